@@ -1,0 +1,46 @@
+# Every target does all of its own set-up: the one thing a machine needs is python3 (3.11 or newer) with venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+
+help: ## Say what each target does
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+$(READY): requirements/dev.lock requirements/uv.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Darkroom needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which to use: make PYTHON=python3.12 ...")'
+	@rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.lock
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY) ## Start everything, send a photo through it and show its journey (ARGS="--once --images DIR --json FILE")
+	@$(BIN)/darkroom demo $(ARGS)
+
+up: $(READY) ## Start the servers and the services on this machine, and keep them running
+	@$(BIN)/darkroom up $(ARGS)
+
+test: $(READY) ## Run all tests against real servers, started by the tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## Lint, format, types, architecture, dependencies, cloud template
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/deptry .
+	$(BIN)/cfn-lint deploy/aws/template.yaml
+
+lock: ## Pin every dependency again, with hashes and without addresses
+	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
+	sh requirements/lock.sh $(BIN)/uv $(ARGS)
+
+clean: ## Remove what the targets made in this folder
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .darkroom build dist
+
+.PHONY: help demo up test check lock clean

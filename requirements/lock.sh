@@ -1,0 +1,18 @@
+#!/bin/sh
+# Pins every dependency with hashes: one file a service, one for development, one for the installer itself.
+# No file records a download address, so the same pins work against any index.
+# usage: sh requirements/lock.sh path/to/uv [--upgrade]
+set -eu
+uv=$1
+shift
+compile() {
+    out=$1
+    shift
+    "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+        --output-file "requirements/$out.lock" "$@"
+}
+for service in asset-api s3-bridge s3-bridge-poller processor outbox-relay; do
+    compile "$service" pyproject.toml --extra "$service" "${@}"
+done
+compile dev pyproject.toml --extra local --group dev "${@}"
+echo uv | compile uv - "${@}"
