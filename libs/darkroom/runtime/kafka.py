@@ -1,0 +1,57 @@
+"""How every producer and consumer of Darkroom is set up, so that all agree on partitions and guarantees."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
+
+PARTITIONER = "murmur2_random"
+"""Java's default. With librdkafka's own (CRC32) one asset's events would be split over two partitions."""
+
+
+class Topic(Protocol):
+    """What ``ensure_topics`` needs to know of a topic."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def config(self) -> dict[str, str]: ...
+
+
+def producer_config(bootstrap: str, extra: Mapping[str, Any] | None = None, **own: Any) -> dict[str, Any]:
+    """Settings of an idempotent producer that waits for all replicas. ``own`` uses _ for the dots in a name.
+
+    ``extra`` is the user's (security, client ids); what the guarantees rest on cannot be overridden by it.
+    """
+    return {
+        **(extra or {}),
+        **{name.replace("_", "."): value for name, value in own.items()},
+        "bootstrap.servers": bootstrap,
+        "acks": "all",
+        "enable.idempotence": True,
+        "partitioner": PARTITIONER,
+    }
+
+
+def ensure_topics(bootstrap: str, topics: Iterable[Topic], extra: Mapping[str, Any] | None = None) -> list[str]:
+    """Create the topics that do not exist; gives the names of those created. Replication is the broker's default.
+
+    Raises:
+        KafkaException: the broker did not answer in 30 s or refused.
+
+    """
+    # The client must outlive the futures that it gave.
+    admin = AdminClient({**(extra or {}), "bootstrap.servers": bootstrap})
+    new = [NewTopic(t.name, num_partitions=t.partitions, replication_factor=-1, config=t.config) for t in topics]
+    created = []
+    for name, future in admin.create_topics(new, request_timeout=30).items():
+        try:
+            future.result()
+            created.append(name)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+    return created

@@ -1,0 +1,85 @@
+"""Connections to MongoDB and the one way transactions run here."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import pymongo
+from pymongo import AsyncMongoClient, IndexModel, MongoClient
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import ReadPreference
+from pymongo.write_concern import WriteConcern
+
+Document = dict[str, Any]
+Client = MongoClient[Document]
+AsyncClient = AsyncMongoClient[Document]
+Db = Database[Document]
+Rows = Collection[Document]
+
+MAJORITY = WriteConcern("majority")
+SNAPSHOT = ReadConcern("snapshot")
+TRANSACTION: dict[str, Any] = {
+    "read_concern": SNAPSHOT,
+    "write_concern": MAJORITY,
+    "read_preference": ReadPreference.PRIMARY,
+}
+OPTIONS: dict[str, Any] = {
+    "tz_aware": True,
+    "w": "majority",
+    "readConcernLevel": "majority",
+    "serverSelectionTimeoutMS": 10_000,
+    "connectTimeoutMS": 5_000,
+}
+
+ResultT = TypeVar("ResultT")
+
+
+class NotAReplicaSet(RuntimeError):
+    """The server keeps no transactions: it is a standalone mongod. The message says how to start one that does."""
+
+
+def connect(url: str, **options: Any) -> Client:
+    """A client with aware datetimes and majority concerns; nothing is connected until its first use."""
+    return MongoClient(url, **{**OPTIONS, **options})
+
+
+def connect_async(url: str, **options: Any) -> AsyncClient:
+    """The same for asyncio."""
+    return AsyncMongoClient(url, **{**OPTIONS, **options})
+
+
+def check_replica_set(hello: Mapping[str, Any]) -> None:
+    """Judge a server's answer to ``hello``.
+
+    Raises:
+        NotAReplicaSet: the server is a standalone mongod.
+
+    """
+    if "setName" not in hello and hello.get("msg") != "isdbgrid":
+        raise NotAReplicaSet(
+            "DARKROOM_MONGO_URL names a standalone mongod, which has no transactions. Start mongod with --replSet rs0, "
+            "run rs.initiate() once (a single member is enough), and add ?replicaSet=rs0 to the URL."
+        )
+
+
+def in_transaction(client: Client, body: Callable[[ClientSession], ResultT], *, seconds: float = 20.0) -> ResultT:
+    """Run ``body`` in a transaction and commit it; ``body`` may run several times and must contain no other I/O.
+
+    Snapshot reads, majority writes. The driver repeats the body on a TransientTransactionError and the commit on an
+    UnknownTransactionCommitResult, all within ``seconds``.
+    """
+    with pymongo.timeout(seconds), client.start_session() as session:
+        return session.with_transaction(body, **TRANSACTION)
+
+
+def ensure_indexes(db: Db, wanted: Mapping[str, Iterable[IndexModel]]) -> None:
+    """Create what is missing, before any traffic.
+
+    Raises:
+        pymongo.errors.OperationFailure: an index cannot be built, or one of that name differs.
+
+    """
+    for collection, indexes in wanted.items():
+        db[collection].create_indexes(list(indexes))

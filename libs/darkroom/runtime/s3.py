@@ -1,0 +1,41 @@
+"""S3 clients, set up so that what is promised is signed and any S3-compatible store can be used."""
+
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+
+def s3_client(
+    *,
+    endpoint_url: str | None = None,
+    connect_timeout: float = 5.0,
+    read_timeout: float = 30.0,
+    attempts: int = 3,
+    pool: int = 32,
+    session: Any = None,
+) -> Any:
+    """An S3 client. Region and credentials come from AWS's own variables and roles; times are seconds.
+
+    ``endpoint_url`` (or AWS_ENDPOINT_URL) names a store other than AWS, which is addressed by path; on AWS the host is
+    the bucket's regional one, since a URL signed for the global host is redirected and then fails its signature.
+    """
+    session = session or boto3.session.Session()
+    client = session.client("s3", endpoint_url=endpoint_url)
+    on_aws = client.meta.endpoint_url.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    return session.client(
+        "s3",
+        endpoint_url=endpoint_url,
+        config=Config(
+            # Without it boto3 signs by SigV2 in old regions and silently drops every constraint.
+            signature_version="s3v4",
+            s3={"addressing_style": "virtual" if on_aws else "path"},
+            # Trailing checksums are refused by many S3-compatible stores; where one is promised it is sent explicitly.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            connect_timeout=connect_timeout,
+            read_timeout=read_timeout,
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            max_pool_connections=pool,
+        ),
+    )

@@ -1,0 +1,72 @@
+"""Settings come from the environment; each service puts together the groups that it needs.
+
+A setting that is missing or wrong ends the program with one line a variable, before anything is started.
+"""
+
+import os
+from typing import Any, TypeVar
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "DARKROOM_"
+
+
+class Group(BaseSettings):
+    """Variables with the prefix ``DARKROOM_``."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+
+
+class MongoSettings(Group):
+    """Where the state is. The server must be a replica set or a sharded cluster: transactions need one."""
+
+    mongo_url: SecretStr = Field(description="MongoDB connection string of a replica set; may carry credentials")
+    mongo_database: str = Field(default="darkroom", description="name of the database")
+
+
+class KafkaSettings(Group):
+    """Where the events go."""
+
+    kafka_bootstrap: str = Field(description="Kafka bootstrap servers, host:port separated by commas")
+    kafka_config: dict[str, Any] = Field(
+        default_factory=dict,
+        description='further librdkafka settings as JSON, such as {"security.protocol": "SASL_SSL", …}',
+        repr=False,
+    )
+    topic_prefix: str = Field(default="", description="put before every topic's name, to share a cluster")
+
+
+class S3Settings(Group):
+    """Where the bytes are. Region and credentials come by AWS's own variables and roles."""
+
+    bucket: str = Field(description="the S3 bucket of originals and renditions")
+
+
+class LogSettings(Group):
+    """How much is logged."""
+
+    log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR")
+
+
+SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+
+
+def load(settings: type[SettingsT]) -> SettingsT:
+    """Read the settings from the environment.
+
+    Raises:
+        SystemExit: with one line for each variable that is missing or wrong, and never its value.
+
+    """
+    try:
+        return settings()
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors(include_url=False, include_input=False):
+            name = str(problem["loc"][0])
+            field = settings.model_fields.get(name)
+            meaning = f" ({field.description})" if field and field.description else ""
+            state = "" if f"{PREFIX}{name.upper()}" in os.environ else " The variable is not set."
+            lines.append(f"{PREFIX}{name.upper()}{meaning}: {problem['msg']}.{state}")
+        raise SystemExit("\n".join(["These settings are missing or wrong:", *lines])) from None
