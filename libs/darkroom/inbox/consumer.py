@@ -1,0 +1,438 @@
+"""Consume topics in order by key and in parallel, committing nothing that is not finished.
+
+One thread polls and does nothing else with records than hand them to the schedule, so ``max.poll.interval.ms`` is never
+at risk however long a record's work takes; worker threads take records as their keys become free.
+"""
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from darkroom.inbox.schedule import Item, Partition, Schedule
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The record needs nothing more: its offset may be committed."""
+
+
+@dataclass(frozen=True)
+class Later:
+    """Hand the record over again in ``seconds``; its key waits, all other keys go on."""
+
+    seconds: float
+
+
+Verdict = Finished | Later
+
+
+class Outage(Exception):
+    """A server that everybody needs does not answer: no record is to blame, so all work pauses until ``probe`` passes.
+
+    ``probe`` raises while the server is out of reach.
+    """
+
+    def __init__(self, server: str, probe: Callable[[], object]) -> None:
+        super().__init__(f"{server} does not answer")
+        self.server = server
+        self.probe = probe
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One record, as often as it is handed over to this process. ``owner`` names it in leases.
+
+    ``cancelled`` is set when the work is to be called off: the partition is gone, or the process ends.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | str | None]]
+    owner: str
+    cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
+
+
+class Handler(Protocol):
+    """Works on one record. Called from several threads, never twice at once for one key.
+
+    Its guarantee: when it answers Finished, the record's effect is durable. Whatever it raises but Outage counts as a
+    defect of the handler: the record is handed over again, after a growing pause.
+    """
+
+    def __call__(self, delivery: Delivery, /) -> Verdict: ...
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much is held at once. Times in seconds.
+
+    ``unfinished`` records in memory; ``span`` offsets between a partition's oldest unfinished record and its newest;
+    ``drain`` for work to end when a partition is taken away, ``grace`` when the process ends.
+    """
+
+    unfinished: int = 1000
+    span: int = 10_000
+    drain: float = 5.0
+    grace: float = 20.0
+    commit_every: float = 1.0
+    defect_pause: float = 30.0
+    outage_pause: float = 10.0
+
+
+def consumer_config(
+    bootstrap: str, *, group: str, extra: Mapping[str, Any] | None = None, protocol: str = "classic"
+) -> dict[str, Any]:
+    """Settings of a consumer in ``group``. ``protocol`` "consumer" (KIP-848) leaves assignment to the broker."""
+    by_protocol: dict[str, dict[str, Any]] = {
+        "classic": {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 15_000},
+        "consumer": {"group.protocol": "consumer"},
+    }
+    return {
+        "auto.offset.reset": "earliest",
+        "socket.timeout.ms": 10_000,
+        "queued.max.messages.kbytes": 16_384,
+        **(extra or {}),
+        **by_protocol[protocol],
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        # Offsets are committed here and nowhere else, and only behind finished records.
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+    }
+
+
+class OrderedConsumer:
+    """Consumes until it is told to stop. One instance a process and group."""
+
+    def __init__(
+        self,
+        *,
+        config: Mapping[str, Any],
+        topics: Sequence[str],
+        handler: Handler,
+        slots: int,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self._topics = list(topics)
+        self._handler = handler
+        self._bounds = bounds or Bounds()
+        self._schedule: Schedule[Delivery] = Schedule()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._closing = False
+        self._outage: str | None = None
+        self._paused: set[Partition] = set()
+        self._balanced_at = 0.0
+        self._committed_at = 0.0
+        self._commits_pending = 0
+        self._defects: dict[str, int] = {}
+        self.last_poll = time.monotonic()
+        self._workers = [
+            threading.Thread(target=self._work, name=f"worker-{number}", daemon=True) for number in range(slots)
+        ]
+        self._consumer = Consumer({**config, "on_commit": self._on_commit, "error_cb": self._on_error})
+
+    @property
+    def assigned(self) -> int:
+        """How many partitions are assigned now."""
+        with self._changed:
+            return len(self._schedule.partitions)
+
+    @property
+    def outage(self) -> str | None:
+        """The server for which all work waits, if any."""
+        return self._outage
+
+    def run(self, stop: threading.Event) -> None:
+        """Consume until ``stop`` is set, then let running work end within the grace time, commit and leave the group.
+
+        Raises:
+            KafkaException: a fatal error of the client; the process must be started anew.
+
+        """
+        for worker in self._workers:
+            worker.start()
+        self._consumer.subscribe(
+            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+        try:
+            while not stop.is_set():
+                self._poll(0.1)
+                self._balance()
+                self._commit()
+        finally:
+            self._shut_down()
+
+    # --- the poll thread: everything that touches the Kafka client runs here ---
+
+    def _poll(self, timeout: float) -> None:
+        message = self._consumer.poll(timeout)
+        self.last_poll = time.monotonic()
+        if message is None:
+            return
+        error = message.error()
+        if error is None:
+            self._take_in(message)
+        elif error.fatal():
+            raise KafkaException(error)
+        elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 -- the client's own name for it
+            log.warning("consume_error", error=str(error))
+
+    def _take_in(self, message: Message) -> None:
+        if self._stopping:
+            return
+        topic, partition, offset, key = message.topic(), message.partition(), message.offset(), message.key()
+        if topic is None or partition is None or offset is None:
+            raise AssertionError("a record without an error has a place")
+        delivery = Delivery(
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            key=_bytes(key),
+            value=_bytes(message.value()),
+            headers=_headers(message),
+            owner=str(uuid.uuid4()),
+        )
+        # A record without a key has no order to keep; it must not wait for others without a key either.
+        lane = key if key is not None else (topic, partition, offset)
+        with self._changed:
+            if self._schedule.add(Item((topic, partition), offset, lane, delivery)):
+                self._changed.notify()
+
+    def _balance(self) -> None:
+        """Pause what has run too far ahead, resume what has not."""
+        now = time.monotonic()
+        with self._changed:
+            full = self._schedule.unfinished >= self._bounds.unfinished
+            if not full and now - self._balanced_at < 0.02:
+                return
+            self._balanced_at = now
+            partitions = self._schedule.partitions
+            roomy = self._schedule.unfinished <= self._bounds.unfinished // 2
+            ahead = {p for p in partitions if self._schedule.span(p) >= self._bounds.span}
+        self._paused &= partitions
+        wanted = partitions if full else ahead if roomy else ahead | self._paused
+        if more := wanted - self._paused:
+            self._consumer.pause(_places(more))
+        if less := self._paused - wanted:
+            self._consumer.resume(_places(less))
+        self._paused = set(wanted)
+
+    def _commit(self) -> None:
+        now = time.monotonic()
+        if now - self._committed_at < self._bounds.commit_every:
+            return
+        self._committed_at = now
+        with self._changed:
+            offsets = self._schedule.commits()
+            self._schedule.committed(offsets)
+        self._send_commit(offsets)
+
+    def _send_commit(self, offsets: Mapping[Partition, int]) -> None:
+        if not offsets:
+            return
+        try:
+            self._consumer.commit(offsets=_offsets(offsets), asynchronous=True)
+            self._commits_pending += 1
+        except KafkaException as error:
+            self._commit_failed(error.args[0], offsets)
+
+    def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        self._commits_pending = max(0, self._commits_pending - 1)
+        failed = [(p.topic, p.partition) for p in places if error is not None or p.error is not None]
+        if failed:
+            self._commit_failed(error or next(p.error for p in places if p.error is not None), failed)
+
+    def _commit_failed(self, error: object, partitions: Iterable[Partition]) -> None:
+        # After a rebalance this is expected: the new owner reads the records again and finds them done in the inbox.
+        log.info("commit_refused", error=str(error))
+        with self._changed:
+            self._schedule.uncommitted(partitions)
+
+    def _on_error(self, error: KafkaError) -> None:
+        log.warning("kafka_error", error=str(error), fatal=error.fatal())
+
+    def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        partitions = [(p.topic, p.partition) for p in places]
+        log.info("partitions_assigned", partitions=[p for _, p in partitions])
+        with self._changed:
+            self._schedule.assign(partitions)
+        # What was paused in an earlier life of this assignment must not stay so.
+        self._paused.difference_update(partitions)
+        consumer.incremental_assign(places)
+        consumer.resume(places)
+
+    def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        partitions = [(p.topic, p.partition) for p in places]
+        log.info("partitions_revoked", partitions=[p for _, p in partitions])
+        self._drain(partitions, time.monotonic() + self._bounds.drain, wait=lambda seconds: self._await(seconds))
+        with self._changed:
+            offsets = {p: o for p, o in self._schedule.commits().items() if p in set(partitions)}
+        if offsets:
+            try:
+                consumer.commit(offsets=_offsets(offsets), asynchronous=False)
+            except KafkaException as error:
+                self._commit_failed(error.args[0], partitions)
+        self._drop(partitions)
+        consumer.incremental_unassign(places)
+
+    def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        partitions = [(p.topic, p.partition) for p in places]
+        log.warning("partitions_lost", partitions=[p for _, p in partitions])
+        self._drop(partitions)
+        consumer.incremental_unassign(places)
+
+    def _drain(self, partitions: Iterable[Partition], deadline: float, *, wait: Callable[[float], None]) -> None:
+        """Start nothing more of these partitions and let what runs end; at the deadline it is called off."""
+        with self._changed:
+            running = self._schedule.retire(partitions)
+        cancelled_until = deadline + 2.0
+        while unfinished := [item for item in running if not self._ended(item)]:
+            now = time.monotonic()
+            if now >= deadline:
+                for item in unfinished:
+                    item.record.cancelled.set()
+            if now >= cancelled_until:
+                log.warning("work_left_running", count=len(unfinished))
+                return
+            wait(0.05)
+
+    def _ended(self, item: Item[Delivery]) -> bool:
+        with self._changed:
+            return not self._schedule.is_running(item)
+
+    def _await(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def _drop(self, partitions: Iterable[Partition]) -> None:
+        partitions = list(partitions)
+        with self._changed:
+            for item in self._schedule.drop(partitions):
+                item.record.cancelled.set()
+        self._paused.difference_update(partitions)
+
+    def _shut_down(self) -> None:
+        deadline = time.monotonic() + self._bounds.grace
+        self._stopping = True
+        partitions = self._assignment()
+        if partitions:
+            self._consumer.pause(_places(partitions))
+        # Polling goes on while work drains, so that the group does not think this member dead.
+        self._drain(partitions, deadline, wait=self._poll)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            offsets = self._schedule.commits()
+        self._send_commit(offsets)
+        while self._commits_pending and time.monotonic() < deadline + 5:
+            self._poll(0.1)
+        self._drop(partitions)
+        for worker in self._workers:
+            worker.join(max(0.1, deadline + 5 - time.monotonic()))
+        # Leaving the group needs the broker; without it the session simply runs out there.
+        closer = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
+        closer.start()
+        closer.join(5)
+        if closer.is_alive():
+            log.warning("group_not_left")
+
+    def _assignment(self) -> set[Partition]:
+        with self._changed:
+            return self._schedule.partitions
+
+    # --- the workers ---
+
+    def _work(self) -> None:
+        while (item := self._next()) is not None:
+            verdict = self._handle(item.record)
+            with self._changed:
+                if isinstance(verdict, Finished):
+                    self._schedule.finish(item)
+                    self._defects.pop(item.record.owner, None)
+                else:
+                    self._schedule.defer(item, time.monotonic() + verdict.seconds)
+                self._changed.notify_all()
+
+    def _next(self) -> Item[Delivery] | None:
+        with self._changed:
+            while not self._closing:
+                now = time.monotonic()
+                if self._outage is None:
+                    if (item := self._schedule.take(now)) is not None:
+                        return item
+                    due = self._schedule.due()
+                    self._changed.wait(None if due is None else max(0.0, due - now))
+                else:
+                    self._changed.wait()
+        return None
+
+    def _handle(self, delivery: Delivery) -> Verdict:
+        try:
+            return self._handler(delivery)
+        except Outage as outage:
+            log.warning("outage", server=outage.server, cause=str(outage.__cause__))
+            self._sit_out(outage, delivery.cancelled)
+            return Later(0)
+        except Exception:
+            # Whatever a handler forgot must neither end the worker nor lose the record.
+            defects = self._defects[delivery.owner] = self._defects.get(delivery.owner, 0) + 1
+            log.exception("handler_defect", topic=delivery.topic, partition=delivery.partition, offset=delivery.offset)
+            return Later(full_jitter(defects, cap=self._bounds.defect_pause))
+
+    def _sit_out(self, outage: Outage, cancelled: threading.Event) -> None:
+        """Hold all work until the server answers again; the first worker to notice probes for all."""
+        with self._changed:
+            if self._outage is not None:
+                return
+            self._outage = outage.server
+        tries = 0
+        try:
+            while not cancelled.is_set() and not self._stopping:
+                try:
+                    outage.probe()
+                except Exception as error:  # noqa: BLE001 -- whatever a probe raises means "not yet"
+                    tries += 1
+                    log.info("outage_goes_on", server=outage.server, error=str(error))
+                    cancelled.wait(full_jitter(tries, cap=self._bounds.outage_pause))
+                else:
+                    log.info("outage_over", server=outage.server)
+                    return
+        finally:
+            with self._changed:
+                self._outage = None
+                self._changed.notify_all()
+
+
+def full_jitter(tries: int, *, first: float = 0.5, cap: float) -> float:
+    """Seconds to wait after the ``tries``-th failure: anything up to a bound that doubles, so that herds spread."""
+    return random.uniform(0.05, min(cap, first * 2 ** min(tries, 30)))  # noqa: S311 -- spreads load, guards nothing
+
+
+def _places(partitions: Iterable[Partition]) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition) for topic, partition in partitions]
+
+
+def _offsets(offsets: Mapping[Partition, int]) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | str | None]]:
+    found = message.headers() or []
+    return list(found.items()) if isinstance(found, dict) else [(name, value) for name, value in found]
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

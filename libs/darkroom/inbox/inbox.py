@@ -1,0 +1,99 @@
+"""The inbox of one consumer over MongoDB."""
+
+from typing import Any
+
+from pymongo import IndexModel, ReturnDocument
+from pymongo.client_session import ClientSession
+from pymongo.database import Database
+from pymongo.errors import DuplicateKeyError
+
+from darkroom.inbox import leases
+from darkroom.inbox.leases import Claim, Lease, LeaseLost
+
+CLAIM_TRIES = 3
+
+
+class Inbox:
+    """Who works on which event, and which events are done.
+
+    Guarantee: of all workers that ever claimed an event, only the last one can renew, release, complete or bury it.
+    Thread-safe. The row is kept for ``keep_seconds`` after its last claim or its end, which must be longer than the
+    topic's retention and the longest replay, or a very late duplicate would count as new.
+    """
+
+    def __init__(
+        self, db: Database[dict[str, Any]], *, consumer: str, lease_seconds: float, keep_seconds: float = 90 * 86_400
+    ) -> None:
+        self._rows = db[leases.COLLECTION]
+        self._lease_ms = round(lease_seconds * 1000)
+        self._keep_ms = round(keep_seconds * 1000)
+        self.consumer = consumer
+        self.lease_seconds = lease_seconds
+
+    @staticmethod
+    def indexes() -> dict[str, list[IndexModel]]:
+        """What must exist before the first claim."""
+        return {leases.COLLECTION: [IndexModel(keys, **options) for keys, options in leases.INDEXES]}
+
+    def claim(self, event_id: str, *, owner: str) -> Claim:
+        """Take the event if nobody has it. ``owner`` is unique to this delivery of the event to this process.
+
+        Claiming again under the same ``owner``, after a lost answer or an outage, gives the same lease back.
+        """
+        for tries_left in reversed(range(CLAIM_TRIES)):
+            try:
+                row = self._rows.find_one_and_update(
+                    leases.key(self.consumer, event_id),
+                    leases.claim(owner, lease_ms=self._lease_ms, keep_ms=self._keep_ms),
+                    upsert=True,
+                    projection=leases.CLAIM_PROJECTION,
+                    return_document=ReturnDocument.AFTER,
+                )
+                if row is None:
+                    raise AssertionError("an upsert that returns the document after it always has one")
+                return leases.read_claim(self.consumer, event_id, owner, row)
+            except DuplicateKeyError:
+                # Two first claims at once: the other one's row exists now, so the next try reads it.
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    def renew(self, lease: Lease) -> None:
+        """Extend the lease to its full length from now.
+
+        Raises:
+            LeaseLost: somebody else took the event over.
+
+        """
+        self._write(lease, leases.renew(lease_ms=self._lease_ms))
+
+    def release(self, lease: Lease, *, delay: float = 0.0, error: str | None = None, refund: bool = False) -> None:
+        """Give the event back for another attempt in ``delay`` seconds at the earliest; ``refund`` uncounts this one.
+
+        Raises:
+            LeaseLost: somebody else took the event over.
+
+        """
+        self._write(lease, leases.release(delay_ms=round(delay * 1000), error=error, refund=refund))
+
+    def complete(self, lease: Lease, *, outcome: str, session: ClientSession | None = None) -> None:
+        """The event is done; in ``session``'s transaction, together with what it caused.
+
+        Raises:
+            LeaseLost: somebody else took the event over; the transaction must not commit.
+
+        """
+        self._write(lease, leases.finish(leases.COMPLETED, outcome=outcome, keep_ms=self._keep_ms), session)
+
+    def bury(self, lease: Lease, *, outcome: str, session: ClientSession | None = None) -> None:
+        """The event is given up; in ``session``'s transaction, together with what records the failure.
+
+        Raises:
+            LeaseLost: somebody else took the event over; the transaction must not commit.
+
+        """
+        self._write(lease, leases.finish(leases.DEAD, outcome=outcome, keep_ms=self._keep_ms), session)
+
+    def _write(self, lease: Lease, update: list[dict[str, Any]], session: ClientSession | None = None) -> None:
+        if self._rows.update_one(leases.held(lease), update, session=session).matched_count == 0:
+            raise LeaseLost(f"{lease.consumer}: event {lease.event_id} is no longer held under fence {lease.fence}")

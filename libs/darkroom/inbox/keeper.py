@@ -1,0 +1,87 @@
+"""Keeps leases alive while their events are worked on, and calls the work off when one is lost."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import structlog
+from pymongo.errors import PyMongoError
+
+from darkroom.inbox.inbox import Inbox
+from darkroom.inbox.leases import Lease, LeaseLost
+
+log = structlog.get_logger()
+
+
+@dataclass(eq=False)
+class _Held:
+    lease: Lease
+    lost: threading.Event
+    renew_at: float = field(default=0.0)
+
+
+class LeaseKeeper:
+    """One thread that renews every held lease at a third of its length.
+
+    While MongoDB cannot be reached the lease is neither renewed nor given up: nobody else can reach it either, and the
+    final write decides.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._every = inbox.lease_seconds / 3
+        self._held: set[_Held] = set()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def hold(self, lease: Lease, *, lost: threading.Event) -> Iterator[None]:
+        """Renew ``lease`` while the block runs; ``lost`` is set when somebody else took the event over."""
+        held = _Held(lease, lost, time.monotonic() + self._every)
+        with self._changed:
+            self._held.add(held)
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held.discard(held)
+
+    def close(self) -> None:
+        """End the thread; leases still held run out by themselves."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (held := self._next_due()) is not None:
+            try:
+                self._inbox.renew(held.lease)
+            except LeaseLost:
+                with self._changed:
+                    still_held = held in self._held
+                    self._held.discard(held)
+                # A lease that was completed a moment ago is not lost.
+                if still_held:
+                    log.warning("lease_lost", event_id=held.lease.event_id, fence=held.lease.fence)
+                    held.lost.set()
+            except PyMongoError as error:
+                log.warning("lease_renewal_failed", event_id=held.lease.event_id, error=str(error))
+                held.renew_at = time.monotonic() + min(1.0, self._every)
+            else:
+                held.renew_at = time.monotonic() + self._every
+
+    def _next_due(self) -> _Held | None:
+        with self._changed:
+            while not self._closed:
+                first = min(self._held, key=lambda held: held.renew_at, default=None)
+                delay = None if first is None else first.renew_at - time.monotonic()
+                if first is not None and delay is not None and delay <= 0:
+                    return first
+                self._changed.wait(delay)
+        return None
