@@ -1,0 +1,101 @@
+"""What is asked of a picture and what is given back."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class SourceFormat(StrEnum):
+    """What a picture is by its content."""
+
+    JPEG = "jpeg"
+    PNG = "png"
+    WEBP = "webp"
+    GIF = "gif"
+    AVIF = "avif"
+
+
+class OutputFormat(StrEnum):
+    """What a rendition is encoded as."""
+
+    JPEG = "jpeg"
+    WEBP = "webp"
+
+    @property
+    def content_type(self) -> str:
+        return f"image/{self.value}"
+
+    @property
+    def extension(self) -> str:
+        return {OutputFormat.JPEG: "jpg", OutputFormat.WEBP: "webp"}[self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenditionSpec:
+    """One rendition: the picture scaled to fit `box` (width, height in pixels), its aspect kept.
+
+    A smaller picture stays as it is unless `enlarge`. `background` (sRGB) shows through where JPEG cannot be transparent.
+    """
+
+    name: str
+    box: tuple[int, int]
+    format: OutputFormat = OutputFormat.JPEG
+    quality: int = 82
+    background: tuple[int, int, int] = (255, 255, 255)
+    enlarge: bool = False
+
+    def __post_init__(self) -> None:
+        # 16383 is the longest side that WebP can hold.
+        if not all(1 <= side <= 16_383 for side in self.box):
+            raise ValueError(f"rendition {self.name!r}: box must be 1 to 16383 pixels a side, not {self.box}")
+        if not 1 <= self.quality <= 100:
+            raise ValueError(f"rendition {self.name!r}: quality must be 1 to 100, not {self.quality}")
+        if not all(0 <= level <= 255 for level in self.background):
+            raise ValueError(f"rendition {self.name!r}: background must be three levels 0 to 255, not {self.background}")
+
+    def fit(self, size: tuple[int, int]) -> tuple[int, int]:
+        """The rendition's size for a picture of `size`; no side is ever 0."""
+        width, height = size
+        scale = min(self.box[0] / width, self.box[1] / height)
+        if scale >= 1 and not self.enlarge:
+            return size
+        return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def default_specs(output: OutputFormat = OutputFormat.JPEG) -> tuple[RenditionSpec, ...]:
+    """`thumb` fits 256 x 256, `preview` fits 1024 x 1024."""
+    return (
+        RenditionSpec(name="thumb", box=(256, 256), format=output),
+        RenditionSpec(name="preview", box=(1024, 1024), format=output),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Ceilings that a picture's header is held against before a pixel is decoded."""
+
+    max_pixels: int = 100_000_000
+    max_side: int = 65_535
+    max_decode_bytes: int = 1_280 * 2**20
+    """Memory that decoding may take, by an estimate from format and size; keep it below the child's own limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenditionBytes:
+    """One encoded rendition. It was decoded back and has this size."""
+
+    name: str
+    content_type: str
+    extension: str
+    width: int
+    height: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """The original as a viewer sees it (size after orientation) and its renditions in the order they were asked for."""
+
+    format: SourceFormat
+    width: int
+    height: int
+    renditions: tuple[RenditionBytes, ...]
