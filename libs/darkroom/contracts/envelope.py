@@ -12,7 +12,8 @@ from darkroom.contracts.events import EVENT_DATA, AssetId, EventData, EventId, E
 STREAM_SOURCE = "/darkroom/assets"
 BRIDGE_SOURCE = "/darkroom/s3-bridge"
 
-Headers = list[tuple[str, bytes]]
+Headers = list[tuple[str, str | bytes | None]]
+"""As Kafka's clients take them."""
 
 
 class MalformedEvent(ValueError):

@@ -30,23 +30,6 @@ class EventType(StrEnum):
     ASSET_PURGED = "AssetPurged"
 
 
-class FailureCode(StrEnum):
-    """Why an asset is FAILED. New codes may be added; treat an unknown one as a permanent failure."""
-
-    EMPTY_OBJECT = "empty_object"
-    OBJECT_MISSING = "object_missing"
-    TOO_LARGE = "too_large"
-    SIZE_MISMATCH = "size_mismatch"
-    CHECKSUM_MISMATCH = "checksum_mismatch"
-    UNSUPPORTED_FORMAT = "unsupported_format"
-    TOO_MANY_PIXELS = "too_many_pixels"
-    DECOMPRESSION_BOMB = "decompression_bomb"
-    CORRUPT_OR_TRUNCATED = "corrupt_or_truncated"
-    DECODE_TIMEOUT = "decode_timeout"
-    DECODER_CRASHED = "decoder_crashed"
-    RETRIES_EXHAUSTED = "retries_exhausted"
-
-
 class Value(BaseModel):
     """A frozen value that tolerates fields added by later versions."""
 
@@ -88,7 +71,7 @@ class Rendition(Value):
 
 
 class Failure(Value):
-    """Why an asset FAILED: a ``FailureCode`` for programs and a sentence for people."""
+    """Why an asset FAILED: a ``failures.FailureCode`` for programs and a sentence for people."""
 
     code: str
     message: str

@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import structlog
@@ -372,6 +372,8 @@ class OrderedConsumer:
                 now = time.monotonic()
                 if self._outage is None:
                     if (item := self._schedule.take(now)) is not None:
+                        # Calling off one hand-over must not reach into the next.
+                        item.record = replace(item.record, cancelled=threading.Event())
                         return item
                     due = self._schedule.due()
                     self._changed.wait(None if due is None else max(0.0, due - now))

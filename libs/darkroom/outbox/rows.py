@@ -44,3 +44,13 @@ def from_row(row: Mapping[str, Any]) -> Event:
     """The event as it was written."""
     data = EVENT_DATA[EventType(row["type"])].model_validate(row["data"])
     return Event.model_validate({**row, "id": row["_id"], "data": data})
+
+
+INDEXES: tuple[tuple[list[tuple[str, int]], dict[str, Any]], ...] = (
+    ([("asset_id", 1), ("sequence", 1)], {"unique": True}),
+    # Only unpublished rows are in it, in the order the relay reads them: its cost does not grow with history.
+    (
+        [("shard", 1), ("asset_id", 1), ("sequence", 1)],
+        {"name": "unpublished", "partialFilterExpression": {"published": False}},
+    ),
+)

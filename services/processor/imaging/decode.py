@@ -135,9 +135,7 @@ def _check_size(size: tuple[int, int], bytes_per_pixel: int, limits: Limits) -> 
     if width < 1 or height < 1:
         raise Rejected(FailureCode.CORRUPT_OR_TRUNCATED, f"the header says {width} x {height} pixels")
     if max(size) > limits.max_side:
-        raise Rejected(
-            FailureCode.TOO_MANY_PIXELS, f"{width} x {height} pixels; a side may have {limits.max_side}"
-        )
+        raise Rejected(FailureCode.TOO_MANY_PIXELS, f"{width} x {height} pixels; a side may have {limits.max_side}")
     if width * height > limits.max_pixels:
         raise Rejected(
             FailureCode.TOO_MANY_PIXELS, f"{width} x {height} pixels; a picture may have {limits.max_pixels} in all"

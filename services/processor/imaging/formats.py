@@ -103,4 +103,3 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 def open_picture(source: SourceFormat, data: bytes) -> ImageFile.ImageFile:
     """Read the header with the format's own decoder. Raises whatever Pillow raises on broken input."""
     return _DECODERS[source](BytesIO(data))
-

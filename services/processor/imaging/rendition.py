@@ -50,7 +50,9 @@ class RenditionSpec:
         if not 1 <= self.quality <= 100:
             raise ValueError(f"rendition {self.name!r}: quality must be 1 to 100, not {self.quality}")
         if not all(0 <= level <= 255 for level in self.background):
-            raise ValueError(f"rendition {self.name!r}: background must be three levels 0 to 255, not {self.background}")
+            raise ValueError(
+                f"rendition {self.name!r}: background must be three levels 0 to 255, not {self.background}"
+            )
 
     def fit(self, size: tuple[int, int]) -> tuple[int, int]:
         """The rendition's size for a picture of `size`; no side is ever 0."""

@@ -1,0 +1,85 @@
+"""Marks rows as published after the broker acknowledged them, in bulk and beside the sending."""
+
+import queue
+import threading
+
+import structlog
+from pymongo.errors import PyMongoError
+
+from darkroom.runtime.mongo import MAJORITY, Rows
+
+log = structlog.get_logger()
+
+BULK = 1000
+
+
+class Marker(threading.Thread):
+    """Marks what it is given, in order of arrival, and tries again until MongoDB takes it."""
+
+    def __init__(self, rows: Rows, *, pause: float = 0.5) -> None:
+        super().__init__(name="outbox-marker", daemon=True)
+        # The next sweep reads a majority snapshot: a mark that is not in it would send its event again.
+        self._rows = rows.with_options(write_concern=MAJORITY)
+        self._pause = pause
+        self._given: queue.Queue[list[str] | None] = queue.Queue()
+        self._stop_asked = threading.Event()
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self.marked = 0
+
+    @property
+    def waiting(self) -> int:
+        """Rows given and not yet marked."""
+        return self._waiting
+
+    def give(self, row_ids: list[str]) -> None:
+        """Have these rows marked."""
+        if row_ids:
+            with self._changed:
+                self._waiting += len(row_ids)
+            self._given.put(row_ids)
+
+    def wait(self, seconds: float, *, below: int = 1) -> bool:
+        """Wait until fewer than ``below`` rows are waiting; false if that took longer than ``seconds``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._waiting < below, seconds)
+
+    def run(self) -> None:
+        """Mark until told to stop."""
+        while (row_ids := self._next()) is not None:
+            try:
+                self._rows.update_many(
+                    # Marked once and for all: a row that another relay has marked keeps its time.
+                    {"_id": {"$in": row_ids}, "published": False},
+                    {"$set": {"published": True}, "$currentDate": {"published_at": True}},
+                )
+            except PyMongoError as error:
+                log.warning("mark_failed", rows=len(row_ids), error=str(error))
+                self._stop_asked.wait(self._pause)
+                if self._stop_asked.is_set():
+                    return
+                self._given.put(row_ids)
+            else:
+                with self._changed:
+                    self._waiting -= len(row_ids)
+                    self.marked += len(row_ids)
+                    self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End the thread; rows not marked are published again by whoever reads them next."""
+        self._stop_asked.set()
+        self._given.put(None)
+        self.join(10)
+
+    def _next(self) -> list[str] | None:
+        row_ids = self._given.get()
+        while row_ids is not None and len(row_ids) < BULK:
+            try:
+                more = self._given.get_nowait()
+            except queue.Empty:
+                break
+            if more is None:
+                self._given.put(None)
+                break
+            row_ids = row_ids + more
+        return row_ids

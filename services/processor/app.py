@@ -1,0 +1,117 @@
+"""The composition root of the processor: reads settings, connects, and runs until it is told to stop."""
+
+import time
+from contextlib import ExitStack
+
+import structlog
+from confluent_kafka import Producer
+
+from darkroom.contracts.topics import Topics
+from darkroom.inbox import Inbox
+from darkroom.inbox.consumer import Bounds, OrderedConsumer, consumer_config
+from darkroom.inbox.keeper import LeaseKeeper
+from darkroom.runtime import logging
+from darkroom.runtime.health import health_server
+from darkroom.runtime.kafka import producer_config
+from darkroom.runtime.mongo import check_replica_set, connect, ensure_indexes
+from darkroom.runtime.s3 import s3_client
+from darkroom.runtime.settings import load
+from darkroom.runtime.shutdown import stop_on_signals
+from processor.dead_letters import DeadLetters
+from processor.imaging.pool import DecoderPool
+from processor.objects import Bucket
+from processor.process import Processor
+from processor.settings import Settings
+from processor.store import Store
+
+log = structlog.get_logger()
+
+POLL_SILENCE = 30.0
+"""Seconds without a poll after which the process is no longer alive in any useful sense."""
+
+
+def main() -> None:
+    """Run a processor, configured by the environment, until SIGTERM or SIGINT."""
+    settings = load(Settings)
+    logging.configure(service="processor", level=settings.log_level)
+    stop = stop_on_signals()
+    topics = Topics(settings.topic_prefix)
+    with ExitStack() as stack:
+        # Children first: they are fresh interpreters that share nothing with the clients made below.
+        decoder = stack.enter_context(
+            DecoderPool(
+                size=settings.processor_decoders,
+                memory_bytes=settings.decode_memory_bytes,
+                cpu_seconds=settings.decode_cpu_seconds,
+                wall_seconds=settings.decode_seconds,
+                jobs_per_child=settings.decode_jobs_per_child,
+            )
+        )
+        mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-processor"))
+        check_replica_set(mongo.admin.command("hello"))
+        db = mongo[settings.mongo_database]
+        ensure_indexes(db, Store.indexes())
+        inbox = Inbox(
+            db,
+            consumer=settings.processor_group,
+            lease_seconds=settings.lease_seconds,
+            keep_seconds=settings.inbox_keep_days * 86_400,
+        )
+        keeper = LeaseKeeper(inbox)
+        stack.callback(keeper.close)
+        store = Store(mongo, db, inbox)
+        bucket = Bucket(
+            s3_client(pool=settings.processor_slots + 4),
+            name=settings.bucket,
+            download_seconds=settings.download_seconds,
+        )
+        dead_letters = DeadLetters(
+            Producer(producer_config(settings.kafka_bootstrap, settings.kafka_config)), topic=topics.uploaded_dlq
+        )
+        consumer = OrderedConsumer(
+            config=consumer_config(
+                settings.kafka_bootstrap,
+                group=settings.processor_group,
+                extra=settings.kafka_config,
+                protocol=settings.group_protocol,
+            ),
+            topics=[topics.uploaded],
+            handler=Processor(
+                inbox=inbox,
+                keeper=keeper,
+                store=store,
+                bucket=bucket,
+                decoder=decoder,
+                dead_letters=dead_letters,
+                specs=settings.renditions,
+                limits=settings.limits,
+                max_upload_bytes=settings.max_upload_bytes,
+                max_attempts=settings.max_attempts,
+                backoff_seconds=settings.backoff_seconds,
+            ),
+            slots=settings.processor_slots,
+            bounds=Bounds(
+                unfinished=settings.processor_max_buffered,
+                drain=settings.drain_seconds,
+                grace=settings.grace_seconds,
+            ),
+        )
+
+        def live() -> dict[str, object]:
+            silence = time.monotonic() - consumer.last_poll
+            if silence > POLL_SILENCE:
+                raise RuntimeError(f"the poll thread stands still for {silence:.0f} s")
+            return {"assigned": consumer.assigned}
+
+        def ready() -> dict[str, object]:
+            if consumer.outage is not None:
+                raise RuntimeError(f"waiting for {consumer.outage}")
+            store.probe()
+            return live()
+
+        port = stack.enter_context(
+            health_server(host=settings.health_host, port=settings.health_port, live=live, ready=ready)
+        )
+        log.info("processor_started", instance=settings.processor_instance, health_port=port, topic=topics.uploaded)
+        consumer.run(stop)
+    log.info("processor_stopped", instance=settings.processor_instance)

@@ -1,0 +1,135 @@
+"""Originals and renditions in the bucket."""
+
+import hashlib
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+CHUNK = 1 << 20
+
+
+class ObjectMissing(Exception):
+    """The object, or that version of it, is not in the bucket. It may still appear: S3's answer may be old."""
+
+
+class StorageFailed(Exception):
+    """The store did not do what it was asked, and may do it another time."""
+
+
+class DownloadRefused(Exception):
+    """The object has another size than expected; nothing was downloaded. ``size`` is in bytes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the object has {size} bytes")
+        self.size = size
+
+
+class CalledOff(Exception):
+    """The work was called off while bytes were under way."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """An original as it was read."""
+
+    data: bytes
+    etag: str
+    version_id: str | None
+
+
+class Bucket:
+    """The one bucket of this installation; a bucket that an event names is never read. Thread-safe."""
+
+    def __init__(self, client: Any, *, name: str, download_seconds: float) -> None:
+        self._client = client
+        self._download_seconds = download_seconds
+        self.name = name
+
+    def fetch(self, key: str, *, version_id: str | None, size: int, cancelled: threading.Event) -> Fetched:
+        """Read an original of exactly ``size`` bytes.
+
+        Raises:
+            DownloadRefused: the object is smaller or larger; found out before its bytes are read.
+            ObjectMissing: no such object or version.
+            StorageFailed: the store failed, or the download took too long.
+            CalledOff: ``cancelled`` was set.
+
+        """
+        deadline = time.monotonic() + self._download_seconds
+        version = {} if version_id is None else {"VersionId": version_id}
+        try:
+            answer = self._client.get_object(Bucket=self.name, Key=key, **version)
+            with answer["Body"] as body:
+                if answer["ContentLength"] != size:
+                    raise DownloadRefused(answer["ContentLength"])
+                chunks = []
+                for chunk in body.iter_chunks(CHUNK):
+                    if cancelled.is_set():
+                        raise CalledOff
+                    if time.monotonic() > deadline:
+                        raise StorageFailed(f"the download of {key} took more than {self._download_seconds:g} s")
+                    chunks.append(chunk)
+        except ClientError as error:
+            raise _translated(error) from error
+        except (BotoCoreError, OSError) as error:
+            raise StorageFailed(f"GET {key}: {error}") from error
+        data = b"".join(chunks)
+        if len(data) != size:
+            raise StorageFailed(f"GET {key}: the connection ended after {len(data)} of {size} bytes")
+        return Fetched(data, answer["ETag"].strip('"'), _version(answer.get("VersionId")))
+
+    def store(self, key: str, data: bytes, *, content_type: str, still_ours: Callable[[], None]) -> None:
+        """Write a rendition once.
+
+        The write is refused by S3 if the key exists, so a worker that was overtaken cannot replace its successor's
+        bytes. Equal bytes are as good as written; others, as from an earlier release, are replaced after
+        ``still_ours`` has passed.
+
+        Raises:
+            StorageFailed: the store failed.
+
+        """
+        checksum = b64encode(hashlib.sha256(data).digest()).decode()
+        request = {
+            "Bucket": self.name,
+            "Key": key,
+            "Body": data,
+            "ContentType": content_type,
+            "CacheControl": "private, max-age=31536000, immutable",
+            "ChecksumSHA256": checksum,
+        }
+        try:
+            try:
+                self._client.put_object(**request, IfNoneMatch="*")
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] != 412:
+                    raise
+                there = self._client.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")
+                if there.get("ChecksumSHA256") != checksum:
+                    still_ours()
+                    self._client.put_object(**request)
+        except ClientError as error:
+            raise _translated(error) from error
+        except (BotoCoreError, OSError) as error:
+            raise StorageFailed(f"PUT {key}: {error}") from error
+
+    def probe(self) -> None:
+        """Ask the bucket whether it is there; whatever this raises means that S3 cannot be used now."""
+        self._client.head_bucket(Bucket=self.name)
+
+
+def _version(version_id: str | None) -> str | None:
+    return None if version_id in (None, "", "null") else version_id
+
+
+def _translated(error: ClientError) -> Exception:
+    code = error.response.get("Error", {}).get("Code", "")
+    operation = error.operation_name
+    if code in ("NoSuchKey", "NoSuchVersion", "404"):
+        return ObjectMissing(f"{operation}: {code}")
+    return StorageFailed(f"{operation}: {code}")

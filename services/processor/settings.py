@@ -1,0 +1,71 @@
+"""What a processor can be told, by environment variables with the prefix DARKROOM_."""
+
+import json
+import os
+import socket
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from darkroom.runtime.settings import KafkaSettings, LogSettings, MongoSettings, S3Settings
+from processor.imaging.rendition import Limits, RenditionSpec, default_specs
+
+MIB = 2**20
+
+
+class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
+    """Sizes in bytes, times in seconds."""
+
+    processor_group: str = Field(default="darkroom.processor", description="Kafka consumer group and inbox consumer")
+    processor_instance: str = Field(
+        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}", description="name of this process in logs"
+    )
+    processor_slots: int = Field(default=8, ge=1, le=256, description="events worked on at once in this process")
+    processor_decoders: int = Field(
+        default_factory=lambda: os.cpu_count() or 1, ge=1, le=256, description="child processes that decode pictures"
+    )
+    processor_max_buffered: int = Field(default=1000, ge=1, description="unfinished events held in memory at most")
+    group_protocol: str = Field(
+        default="classic",
+        pattern="^(classic|consumer)$",
+        description="Kafka group protocol: classic, or consumer (KIP-848)",
+    )
+    lease_seconds: float = Field(default=30.0, ge=0.5, description="length of a lease; renewed at a third of it")
+    max_attempts: int = Field(default=5, ge=1, description="attempts at an event before its asset is FAILED")
+    backoff_seconds: float = Field(default=60.0, gt=0, description="longest pause between two attempts")
+    inbox_keep_days: float = Field(
+        default=90, gt=0, description="how long done events are remembered; longer than the topic's retention"
+    )
+    max_upload_bytes: int = Field(default=50_000_000, ge=1, description="largest original that is downloaded")
+    download_seconds: float = Field(default=60.0, gt=0, description="longest time that one download may take")
+    grace_seconds: float = Field(default=20.0, ge=0, description="time for running work to end after SIGTERM")
+    drain_seconds: float = Field(default=5.0, ge=0, description="time for running work to end when a partition moves")
+    decode_seconds: float = Field(default=20.0, gt=0, description="longest time that decoding one picture may take")
+    decode_cpu_seconds: int = Field(default=15, ge=1, description="CPU time that decoding one picture may take")
+    decode_memory_bytes: int = Field(default=2048 * MIB, ge=256 * MIB, description="memory of one decoding process")
+    decode_jobs_per_child: int = Field(default=200, ge=1, description="pictures before a decoding process is replaced")
+    max_pixels: int = Field(default=100_000_000, ge=1, description="largest picture, width x height")
+    renditions: Annotated[tuple[RenditionSpec, ...], Field(min_length=1)] = Field(
+        default_factory=default_specs,
+        description='JSON list such as [{"name": "thumb", "box": [256, 256], "format": "webp", "quality": 82}]',
+    )
+    health_port: int = Field(default=0, ge=0, le=65535, description="port of /healthz and /readyz; 0: any free one")
+    health_host: str = Field(default="127.0.0.1", description="address of /healthz and /readyz")
+
+    @property
+    def limits(self) -> Limits:
+        """The ceilings on one picture."""
+        return Limits(max_pixels=self.max_pixels)
+
+    @field_validator("renditions", mode="before")
+    @classmethod
+    def _from_json(cls, value: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) else value
+
+    @field_validator("renditions")
+    @classmethod
+    def _named_once(cls, value: tuple[RenditionSpec, ...]) -> tuple[RenditionSpec, ...]:
+        names = [spec.name for spec in value]
+        if len(set(names)) != len(names) or "original" in names:
+            raise ValueError(f"every rendition needs a name of its own, and none is called original; got {names}")
+        return value

@@ -1,0 +1,88 @@
+"""What a processor writes to MongoDB: each step of an asset in one transaction with its event and its inbox row."""
+
+from dataclasses import dataclass
+
+from pymongo import IndexModel
+from pymongo.client_session import ClientSession
+
+from darkroom.assets import Asset, Change, from_document, guard, update
+from darkroom.assets.documents import COLLECTION as ASSETS
+from darkroom.inbox import Inbox, Lease
+from darkroom.outbox import COLLECTION as OUTBOX
+from darkroom.outbox import to_row
+from darkroom.outbox.rows import INDEXES
+from darkroom.runtime.mongo import Client, Db, in_transaction
+
+
+class Conflict(Exception):
+    """The asset moved on since it was read: read it again and decide anew."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Assets, their streams and the inbox. Thread-safe."""
+
+    client: Client
+    db: Db
+    inbox: Inbox
+
+    @staticmethod
+    def indexes() -> dict[str, list[IndexModel]]:
+        """What must exist before the first event."""
+        return {OUTBOX: [IndexModel(keys, **options) for keys, options in INDEXES], **Inbox.indexes()}
+
+    def find(self, asset_id: str) -> Asset | None:
+        """The asset, or None if nobody registered it."""
+        document = self.db[ASSETS].find_one({"_id": asset_id})
+        return None if document is None else from_document(document)
+
+    def start(self, change: Change) -> None:
+        """Record that processing began.
+
+        Raises:
+            Conflict: the asset moved on.
+
+        """
+        in_transaction(self.client, lambda session: self._write(change, session))
+
+    def finish(self, change: Change, lease: Lease, *, outcome: str) -> None:
+        """Record how processing ended, and that its event is done: all of it, or nothing.
+
+        Raises:
+            LeaseLost: another worker took the event over.
+            Conflict: the asset moved on.
+
+        """
+
+        def body(session: ClientSession) -> None:
+            self.inbox.complete(lease, outcome=outcome, session=session)
+            self._write(change, session)
+
+        in_transaction(self.client, body)
+
+    def give_up(self, change: Change, lease: Lease, *, outcome: str) -> None:
+        """Record that the event is dead and its asset FAILED: both, or neither.
+
+        Raises:
+            LeaseLost: another worker took the event over.
+            Conflict: the asset moved on.
+
+        """
+
+        def body(session: ClientSession) -> None:
+            self.inbox.bury(lease, outcome=outcome, session=session)
+            self._write(change, session)
+
+        in_transaction(self.client, body)
+
+    def probe(self) -> None:
+        """Ask the primary whether it is there; whatever this raises means that MongoDB cannot be used now."""
+        self.client.admin.command("ping")
+
+    def _write(self, change: Change, session: ClientSession) -> None:
+        if change.before is None:
+            raise ValueError("a processor never registers an asset")
+        written = self.db[ASSETS].update_one(guard(change.before), update(change.before, change.after), session=session)
+        if written.matched_count == 0:
+            raise Conflict(f"asset {change.before.id} is no longer at version {change.before.version}")
+        self.db[OUTBOX].insert_one(to_row(change.event), session=session)
