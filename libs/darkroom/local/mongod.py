@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import time
@@ -163,6 +164,7 @@ def _prepare(
 
 def _takes_part(port: int, pid: int, *, alone: bool) -> bool:
     """Whether this very process answers on the port, and is a working member (or a new one, not yet told of a set)."""
+    socket.create_connection((HOST, port), timeout=1.0).close()  # the driver would wait a second for a port to open
     with _direct(port) as client:
         hello = client.admin.command("hello")
         if "setName" in hello and not hello["isWritablePrimary"] and (alone or not hello["secondary"]):
