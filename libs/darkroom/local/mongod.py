@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import time
@@ -49,15 +50,15 @@ class MongoReplicaSet:
         raise ServerUnreachableError("No member of the local replica set is primary now.")
 
 
-def find_mongod(search_path: str | None = None) -> Path:
-    """A mongod of version 6 or newer on PATH (or `search_path`), else the one inside the installed wheel.
+def find_mongod(*, search_path: str | None = None, package: str = "fiftyone") -> Path:
+    """A mongod of version 6 or newer on PATH (or `search_path`), else the one inside the installed `package`.
 
     Raises PieceMissingError when this platform has neither.
     """
     on_path = shutil.which("mongod", path=search_path)
     if on_path is not None and _major_version(on_path) >= _OLDEST_MAJOR:
         return Path(on_path)
-    spec = importlib.util.find_spec("fiftyone")
+    spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or []) if spec else []:
         binary = Path(folder) / "db" / "bin" / "mongod"
         if binary.exists():
@@ -163,6 +164,7 @@ def _prepare(
 
 def _takes_part(port: int, pid: int, *, alone: bool) -> bool:
     """Whether this very process answers on the port, and is a working member (or a new one, not yet told of a set)."""
+    socket.create_connection((HOST, port), timeout=1.0).close()  # the driver would wait a second for a port to open
     with _direct(port) as client:
         hello = client.admin.command("hello")
         if "setName" in hello and not hello["isWritablePrimary"] and (alone or not hello["secondary"]):

@@ -35,17 +35,19 @@ def _learn(line: bytes, groups: set[int]) -> None:
 def _follow(parent: int, groups: set[int]) -> None:
     """Keep `groups` up to date until the parent has closed the pipe or died."""
     pending = b""
-    # A child that the parent forked without exec holds a copy of the pipe, so also look whose child this is.
-    while os.getppid() == parent:
+    while True:
         readable, _, _ = select.select([0], [], [], _POLL_SECONDS)
-        if not readable:
-            continue
-        received = os.read(0, 65536)
-        if not received:
+        # Read all there is before looking at the parent: it may have died while this process was still starting.
+        if readable:
+            received = os.read(0, 65536)
+            if not received:
+                return
+            *lines, pending = (pending + received).split(b"\n")
+            for line in lines:
+                _learn(line, groups)
+        # A child that the parent forked without exec keeps the pipe open, so also look whose child this is.
+        elif os.getppid() != parent:
             return
-        *lines, pending = (pending + received).split(b"\n")
-        for line in lines:
-            _learn(line, groups)
 
 
 def end_groups(groups: set[int], *, grace: float = GRACE_SECONDS) -> None:
