@@ -36,18 +36,17 @@ def _scale(decoded: Decoded, specs: Sequence[RenditionSpec]) -> list[Image.Image
     pixels: Image.Image | None = None
     for at in sorted(range(len(specs)), key=lambda index: targets[index], reverse=True):
         target = targets[at]
-        larger = next((image for image in made.values() if _is_ample(image, target)), None)
-        if larger is not None:
-            made[at] = larger.resize(target, Image.Resampling.LANCZOS, reducing_gap=2.0)
+        if (source := next((image for image in made.values() if _serves(image, target)), None)) is not None:
+            made[at] = source.resize(target, Image.Resampling.LANCZOS, reducing_gap=2.0)
             continue
         pixels = pixels or colour.resizable(decoded.pixels)
         made[at] = _from_decoded(decoded, pixels, target)
     return [made[at] for at in range(len(specs))]
 
 
-def _is_ample(image: Image.Image, target: tuple[int, int]) -> bool:
-    """Whether scaling `image` down loses nothing that scaling the original down would show."""
-    return image.width >= 2 * target[0] and image.height >= 2 * target[1]
+def _serves(image: Image.Image, target: tuple[int, int]) -> bool:
+    """Whether `target` made from `image` shows all that it would when made from the original."""
+    return image.size == target or (image.width >= 2 * target[0] and image.height >= 2 * target[1])
 
 
 def _from_decoded(decoded: Decoded, pixels: Image.Image, target: tuple[int, int]) -> Image.Image:

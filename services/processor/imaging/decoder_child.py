@@ -1,0 +1,126 @@
+"""The process in which pictures are decoded. `DecoderPool` starts it; it limits itself before it reads any input.
+
+It imports Pillow and `processor.imaging`, holds no secret, and serves one job after the other until its input ends.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+from processor.imaging import wire
+from processor.imaging.failure import Rejected
+from processor.imaging.render import render
+
+# From <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_NO_NEW_PRIVS = 38
+
+_MAX_OPEN_FILES = 32
+
+
+def main(arguments: list[str]) -> int:
+    """Serve jobs. `arguments`: parent's process id, bytes of address space, CPU seconds a job."""
+    parent, memory_bytes, cpu_seconds = map(int, arguments)
+    jobs, replies = _take_over_pipes()
+    _bind_to(parent)
+    _limit(memory_bytes)
+    _write(replies, wire.ready())
+    while (prefix := _read(jobs, wire.PREFIX.size)) is not None:
+        head_length, data_length = wire.PREFIX.unpack(prefix)
+        head, data = _read(jobs, head_length), _read(jobs, data_length)
+        if head is None or data is None:
+            return 0
+        _limit_cpu(cpu_seconds)
+        if not _serve(head, data, replies):
+            return 1
+    return 0
+
+
+def _serve(head: bytes, data: bytes, replies: int) -> bool:
+    """Answer one job; False when the process should not take another."""
+    specs, limits = wire.read_job(json.loads(head))
+    try:
+        _write(replies, wire.rendered(render(data, specs, limits)))
+    except Rejected as reason:
+        _write(replies, wire.rejected(reason))
+    except Exception as error:  # noqa: BLE001 - the parent hears why; it counts as a crash
+        _write(replies, wire.crashed(error))
+        return False
+    return True
+
+
+def _take_over_pipes() -> tuple[int, int]:
+    """Keep the pipes for jobs and replies; what a library prints must not end up between replies."""
+    jobs, replies = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    return jobs, replies
+
+
+def _bind_to(parent: int) -> None:
+    """Die with the parent, also in the middle of a picture. Elsewhere than on Linux the end of the pipe must do."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, value in ((_PR_SET_PDEATHSIG, signal.SIGKILL), (_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
+        if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"prctl({option}) was refused")
+    if os.getppid() != parent:
+        # It died before the signal was asked for.
+        sys.exit(0)
+
+
+def _limit(memory_bytes: int) -> None:
+    if sys.platform == "linux":
+        # When the machine runs out of memory, it shall take this process and not the service. Best effort: some
+        # containers mount /proc read-only.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+    for limit, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NOFILE, _MAX_OPEN_FILES),
+        (resource.RLIMIT_AS, memory_bytes),
+    ):
+        _, hard = resource.getrlimit(limit)
+        lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (lowered, lowered))
+
+
+def _limit_cpu(seconds: int) -> None:
+    """Let the kernel end this process after so many more seconds of CPU. The limit counts from the process's start."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, hard))
+
+
+def _read(descriptor: int, length: int) -> bytes | None:
+    """Exactly `length` bytes, or None at the end of the input."""
+    first = os.read(descriptor, length)
+    if len(first) == length:
+        return first
+    whole = bytearray(length)
+    view = memoryview(whole)
+    view[: len(first)] = first
+    done = len(first)
+    while done < length:
+        count = os.readv(descriptor, [view[done:]])
+        if count == 0:
+            return None
+        done += count
+    return bytes(whole)
+
+
+def _write(descriptor: int, pieces: list[bytes]) -> None:
+    for piece in pieces:
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
