@@ -23,16 +23,16 @@ class FailureCode(StrEnum):
     DECOMPRESSION_BOMB = "decompression_bomb"
     """Compressed metadata (text or colour profile) that would expand beyond its bound."""
     CORRUPT_OR_TRUNCATED = "corrupt_or_truncated"
-    """The format is accepted but the file cannot be decoded to its end. A JPEG without its end marker counts as such."""
+    """The format is accepted but the file cannot be decoded to its end. That includes a JPEG without its end marker."""
     DECODE_TIMEOUT = "decode_timeout"
-    """Decoding took more CPU seconds or more time than allowed."""
+    """Decoding took more CPU seconds or more time than allowed, or is made to: a JPEG with hundreds of scans."""
     DECODER_CRASHED = "decoder_crashed"
     """The decoding process died twice on this picture."""
     RETRIES_EXHAUSTED = "retries_exhausted"
     """Every attempt failed for a reason that could have been temporary."""
 
 
-class Rejected(Exception):
+class Rejected(Exception):  # noqa: N818 - an outcome, not an error of the code
     """The picture itself is at fault: record FAILED, retrying cannot help."""
 
     def __init__(self, code: FailureCode, message: str) -> None:
@@ -41,9 +41,9 @@ class Rejected(Exception):
         self.message = message
 
 
-class Cancelled(Exception):
+class Cancelled(Exception):  # noqa: N818 - an outcome, not an error of the code
     """The caller withdrew the work while it ran; nothing is known about the picture."""
 
 
-class DecoderUnavailable(Exception):
-    """No child process could do the work (pool closed, or children do not start). Not the picture's fault: try again."""
+class DecoderUnavailable(Exception):  # noqa: N818 - an outcome, not an error of the code
+    """No child process could do the work: the pool is closed, or children do not start. Another attempt may succeed."""

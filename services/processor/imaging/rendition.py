@@ -33,7 +33,7 @@ class OutputFormat(StrEnum):
 class RenditionSpec:
     """One rendition: the picture scaled to fit `box` (width, height in pixels), its aspect kept.
 
-    A smaller picture stays as it is unless `enlarge`. `background` (sRGB) shows through where JPEG cannot be transparent.
+    A smaller picture keeps its size unless `enlarge`. `background` (sRGB) shows where JPEG cannot be transparent.
     """
 
     name: str
@@ -50,7 +50,9 @@ class RenditionSpec:
         if not 1 <= self.quality <= 100:
             raise ValueError(f"rendition {self.name!r}: quality must be 1 to 100, not {self.quality}")
         if not all(0 <= level <= 255 for level in self.background):
-            raise ValueError(f"rendition {self.name!r}: background must be three levels 0 to 255, not {self.background}")
+            raise ValueError(
+                f"rendition {self.name!r}: background must be three levels 0 to 255, not {self.background}"
+            )
 
     def fit(self, size: tuple[int, int]) -> tuple[int, int]:
         """The rendition's size for a picture of `size`; no side is ever 0."""
@@ -75,6 +77,8 @@ class Limits:
 
     max_pixels: int = 100_000_000
     max_side: int = 65_535
+    max_scans: int = 100
+    """Scans of a JPEG. Encoders write about ten; thousands of empty ones cost seconds of CPU each megabyte."""
     max_decode_bytes: int = 1_280 * 2**20
     """Memory that decoding may take, by an estimate from format and size; keep it below the child's own limit."""
 

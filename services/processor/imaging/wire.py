@@ -17,7 +17,7 @@ PREFIX = struct.Struct(">IQ")
 MAX_HEAD_BYTES = 256 * 1024
 
 
-class Malformed(Exception):
+class Malformed(Exception):  # noqa: N818 - an outcome, not an error of the code
     """The other side does not keep to the format."""
 
 
