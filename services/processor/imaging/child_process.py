@@ -1,5 +1,7 @@
 """The pool's end of one child process."""
 
+import contextlib
+import fcntl
 import os
 import select
 import subprocess
@@ -13,6 +15,7 @@ import PIL
 
 import processor
 from processor.imaging import wire
+from processor.imaging.failure import Rejected
 from processor.imaging.rendition import Limits, Rendered, RenditionSpec
 
 _PIECE_BYTES = 2**20
@@ -20,7 +23,12 @@ _NOTICE_SECONDS = 0.05
 
 # Isolated from the environment and the current folder, and without the site module (a third of the start-up time): the
 # two source roots that are needed come as arguments.
-_PROGRAM = "import sys; sys.path[:0] = sys.argv[1:3]; from processor.imaging.decoder_child import main; sys.exit(main(sys.argv[3:]))"
+_PROGRAM = """
+import sys
+sys.path[:0] = sys.argv[1:3]
+from processor.imaging.decoder_child import main
+sys.exit(main(sys.argv[3:]))
+"""
 
 
 class Died(Exception):
@@ -59,6 +67,7 @@ class Child:
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         for descriptor in (self._to, self._from):
             os.set_blocking(descriptor, False)
+            _widen(descriptor)
         self._max_reply_bytes = max_reply_bytes
         self._ending = threading.Lock()
         self._started = False
@@ -83,7 +92,7 @@ class Child:
         *,
         deadline: float,
         check: Callable[[], None],
-    ) -> Rendered | wire.Rejected:
+    ) -> Rendered | Rejected:
         """Give it one picture and wait for the answer. Raises Died, TimedOut, or what `check` raises."""
         self.jobs += 1
         head, payload = self._talk(wire.job(data, specs, limits), deadline=deadline, check=check)
@@ -171,6 +180,14 @@ class Child:
         if code < 0:
             return Died(f"killed by signal {-code}", signal=-code)
         return Died(f"ended with exit code {code}")
+
+
+def _widen(pipe: int) -> None:
+    """Let the pipe hold a megabyte: a picture crosses in a few writes instead of fifty. Linux only, and not needed."""
+    if sys.platform == "linux":
+        # Refused when the user already has many such pipes.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIECE_BYTES)
 
 
 def _environment() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Every kind of pixel becomes sRGB: grey (L, LA) or colour (RGB, RGBA), eight bits a channel."""
 
+import contextlib
 from io import BytesIO
 
 from PIL import Image, ImageCms
@@ -47,12 +48,10 @@ def _from_16_bits(image: Image.Image, transparency: int | None) -> Image.Image:
 
 
 def to_srgb(image: Image.Image, icc_profile: bytes | None) -> Image.Image:
-    """Convert by the embedded profile. A profile that is broken or does not fit the pixels is ignored: sRGB is assumed."""
+    """Convert by the embedded profile; without one, or when it is broken or does not fit the pixels, sRGB holds."""
     if icc_profile:
-        try:
+        with contextlib.suppress(ImageCms.PyCMSError, OSError, ValueError, TypeError):
             return _by_profile(image, icc_profile)
-        except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
-            pass  # noqa: S110 - what the docstring promises
     return image.convert("RGB") if image.mode == "CMYK" else image
 
 

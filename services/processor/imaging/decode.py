@@ -78,6 +78,7 @@ def decode(data: bytes, specs: Sequence[RenditionSpec], limits: Limits) -> Decod
         _check_size(stored_size, _bytes_per_pixel(source, picture), limits)
         box = (0.0, 0.0, float(stored_size[0]), float(stored_size[1]))
         if source is SourceFormat.JPEG:
+            _check_scans(data, limits)
             drafted = picture.draft(None, _enough_for(stored_size, specs))
             box = drafted[1] if drafted else box
         _load(picture)
@@ -109,14 +110,14 @@ def _only_our_limits() -> Iterator[None]:
 def _open(source: SourceFormat, data: bytes) -> ImageFile.ImageFile:
     try:
         return open_picture(source, data)
-    except Exception as error:  # noqa: BLE001 - on broken input Pillow raises nearly any type; all mean the same here
+    except Exception as error:  # on broken input Pillow raises nearly any type; all mean the same here
         raise _rejection(error) from error
 
 
 def _load(picture: ImageFile.ImageFile) -> None:
     try:
         picture.load()
-    except Exception as error:  # noqa: BLE001 - as above; the picture object is never used again
+    except Exception as error:  # as above; the picture object is never used again
         raise _rejection(error) from error
 
 
@@ -148,6 +149,13 @@ def _check_size(size: tuple[int, int], bytes_per_pixel: int, limits: Limits) -> 
         )
 
 
+def _check_scans(data: bytes, limits: Limits) -> None:
+    # Within coded data the two bytes can be nothing else than a start of scan; embedded thumbnails add one or two.
+    scans = data.count(b"\xff\xda")
+    if scans > limits.max_scans:
+        raise Rejected(FailureCode.DECODE_TIMEOUT, f"{scans} scans to decode; a JPEG may have {limits.max_scans}")
+
+
 def _bytes_per_pixel(source: SourceFormat, picture: ImageFile.ImageFile) -> int:
     if source is SourceFormat.JPEG and "progressive" in picture.info:
         return _PROGRESSIVE_JPEG_BYTES_PER_PIXEL
@@ -166,7 +174,7 @@ def _enough_for(stored: tuple[int, int], specs: Sequence[RenditionSpec]) -> tupl
 
 
 def _orientation(picture: ImageFile.ImageFile) -> int:
-    """EXIF's orientation; else, as Pillow does, XMP's; for AVIF that of irot and imir. 1 when there is none to be read."""
+    """EXIF's orientation, or else XMP's as in Pillow; for AVIF that of irot and imir. 1 when none can be read."""
     declared = getattr(picture, "orientation", None)
     if declared is None:
         try:

@@ -11,11 +11,15 @@ import resource
 import signal
 import sys
 import time
+from io import BytesIO
 from pathlib import Path
+
+from PIL import Image
 
 from processor.imaging import wire
 from processor.imaging.failure import Rejected
 from processor.imaging.render import render
+from processor.imaging.rendition import Limits, OutputFormat, RenditionSpec
 
 # From <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
@@ -31,6 +35,7 @@ def main(arguments: list[str]) -> int:
     jobs, replies = _take_over_pipes()
     _bind_to(parent)
     _limit(memory_bytes)
+    _warm_up()
     _write(replies, wire.ready())
     while (prefix := _read(jobs, wire.PREFIX.size)) is not None:
         head_length, data_length = wire.PREFIX.unpack(prefix)
@@ -94,6 +99,14 @@ def _limit(memory_bytes: int) -> None:
         _, hard = resource.getrlimit(limit)
         lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(limit, (lowered, lowered))
+
+
+def _warm_up() -> None:
+    """Render once: the first picture finds all code loaded, and a child that cannot work is noticed at its start."""
+    file = BytesIO()
+    Image.new("RGB", (64, 64)).save(file, "JPEG")
+    for output in OutputFormat:
+        render(file.getvalue(), [RenditionSpec(name="warm", box=(16, 16), format=output)], Limits())
 
 
 def _limit_cpu(seconds: int) -> None:

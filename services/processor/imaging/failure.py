@@ -19,4 +19,4 @@ class Cancelled(Exception):
 
 
 class DecoderUnavailable(Exception):
-    """No child process could do the work (pool closed, or children do not start). Not the picture's fault: try again."""
+    """No child process could do the work: the pool is closed, or children do not start. Another attempt may succeed."""

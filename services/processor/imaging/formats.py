@@ -1,7 +1,7 @@
 """Which decoder a file gets, by its content.
 
-The decoders are named here one by one and called directly. Pillow's `Image.open` and its registry are not used: a reader
-that is not in this list (EPS, SVG, PDF, TIFF, HEIC, ...) cannot be reached by any input.
+The decoders are named here one by one and called directly. Pillow's `Image.open` and its registry are not used, so no
+input can reach a reader that is not in this list (EPS, SVG, PDF, TIFF, HEIC, ...).
 """
 
 from io import BytesIO
@@ -34,7 +34,7 @@ class _Avif(AvifImageFile):
     def _open(self) -> None:
         if self.fp is None:
             raise ValueError("an AVIF picture is read from a file object")
-        # One thread: the pool's size decides how many cores are used, and each thread's memory counts against the limit.
+        # One thread: the pool's size decides how many cores are used, and each thread costs memory under the limit.
         self._decoder = _avif.AvifDecoder(self.fp.read(), "auto", 1)
         self._size, self.n_frames, self._mode, icc_profile, _exif, self.orientation, _xmp = self._decoder.get_info()
         self.is_animated = self.n_frames > 1

@@ -22,6 +22,8 @@ _NOTICE_SECONDS = 0.05
 _PATROL_SECONDS = 1.0
 # An outside kill (the machine out of memory) says little about the picture; the second death on it does.
 _DEATHS_ALLOWED = 1
+# A child that dies before it took the picture says nothing about it.
+_STARTS_ALLOWED = 3
 
 
 class DecoderPool:
@@ -65,7 +67,7 @@ class DecoderPool:
         for _ in range(size):
             self._wanted.put(None)
         try:
-            self._wait_for_first()
+            self._give_back(self._take_started(None), reuse=True)
         except BaseException:
             self.close()
             raise
@@ -80,15 +82,14 @@ class DecoderPool:
     ) -> Rendered:
         """Render in the next free child; blocks until there is one.
 
-        Raises Rejected when the picture is at fault, Cancelled soon after `cancelled` was set (the child is killed), and
-        DecoderUnavailable when the pool is closed or no child starts.
+        Raises Rejected when the picture is at fault, Cancelled soon after `cancelled` was set (the child is killed),
+        and DecoderUnavailable when the pool is closed or no child starts.
         """
         deaths: list[str] = []
         while len(deaths) <= _DEATHS_ALLOWED:
-            child = self._take(cancelled)
+            child = self._take_started(cancelled)
             alive = False
             try:
-                self._await_start(child, cancelled)
                 reply = child.render(
                     data, specs, limits, deadline=time.monotonic() + self._wall_seconds, check=self._check(cancelled)
                 )
@@ -167,20 +168,22 @@ class DecoderPool:
             child.end()
             self._wanted.put(None)
 
-    def _wait_for_first(self) -> None:
-        child = self._take(None)
-        try:
-            self._await_start(child, None)
-        except BaseException:
-            self._give_back(child, reuse=False)
-            raise
-        self._give_back(child, reuse=True)
-
-    def _await_start(self, child: Child, cancelled: threading.Event | None) -> None:
-        try:
-            child.await_start(deadline=time.monotonic() + self._start_seconds, check=self._check(cancelled))
-        except (Died, TimedOut) as error:
-            raise DecoderUnavailable(f"a decoder process did not start: {error}") from error
+    def _take_started(self, cancelled: threading.Event | None) -> Child:
+        """A child that is ready for a picture. What is taken must be given back."""
+        failures: list[str] = []
+        while len(failures) < _STARTS_ALLOWED:
+            child = self._take(cancelled)
+            try:
+                child.await_start(deadline=time.monotonic() + self._start_seconds, check=self._check(cancelled))
+            except (Died, TimedOut) as error:
+                self._give_back(child, reuse=False)
+                failures.append(str(error))
+            except BaseException:
+                self._give_back(child, reuse=False)
+                raise
+            else:
+                return child
+        raise DecoderUnavailable(f"decoder processes did not start: {'; '.join(failures)}")
 
     def _take(self, cancelled: threading.Event | None) -> Child:
         check = self._check(cancelled)

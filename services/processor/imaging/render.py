@@ -10,6 +10,9 @@ from processor.imaging.decode import Decoded, decode
 from processor.imaging.failure import FailureCode, Rejected
 from processor.imaging.rendition import Limits, OutputFormat, Rendered, RenditionBytes, RenditionSpec
 
+# A quarter cheaper than Lanczos on the way down, with no difference that is seen at these sizes.
+_FILTER = Image.Resampling.BICUBIC
+
 
 def render(data: bytes, specs: Sequence[RenditionSpec], limits: Limits) -> Rendered:
     """Make every rendition of the picture in `data`. Raises Rejected when there is none to be made.
@@ -37,7 +40,7 @@ def _scale(decoded: Decoded, specs: Sequence[RenditionSpec]) -> list[Image.Image
     for at in sorted(range(len(specs)), key=lambda index: targets[index], reverse=True):
         target = targets[at]
         if (source := next((image for image in made.values() if _serves(image, target)), None)) is not None:
-            made[at] = source.resize(target, Image.Resampling.LANCZOS, reducing_gap=2.0)
+            made[at] = source.resize(target, _FILTER, reducing_gap=2.0)
             continue
         pixels = pixels or colour.resizable(decoded.pixels)
         made[at] = _from_decoded(decoded, pixels, target)
@@ -53,7 +56,7 @@ def _from_decoded(decoded: Decoded, pixels: Image.Image, target: tuple[int, int]
     stored = (target[1], target[0]) if decoded.sideways else target
     # Colour and orientation after the shrink: there are far fewer pixels left. Pillow averages transparent pixels
     # premultiplied, so colours hidden under transparency do not bleed into the visible ones.
-    scaled = pixels.resize(stored, Image.Resampling.LANCZOS, box=decoded.box, reducing_gap=2.0)
+    scaled = pixels.resize(stored, _FILTER, box=decoded.box, reducing_gap=2.0)
     scaled = colour.to_srgb(scaled, decoded.icc_profile)
     return scaled if decoded.turn is None else scaled.transpose(decoded.turn)
 

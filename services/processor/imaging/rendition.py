@@ -33,7 +33,7 @@ class OutputFormat(StrEnum):
 class RenditionSpec:
     """One rendition: the picture scaled to fit `box` (width, height in pixels), its aspect kept.
 
-    A smaller picture stays as it is unless `enlarge`. `background` (sRGB) shows through where JPEG cannot be transparent.
+    A smaller picture keeps its size unless `enlarge`. `background` (sRGB) shows where JPEG cannot be transparent.
     """
 
     name: str
@@ -77,6 +77,8 @@ class Limits:
 
     max_pixels: int = 100_000_000
     max_side: int = 65_535
+    max_scans: int = 100
+    """Scans of a JPEG. Encoders write about ten; thousands of empty ones cost seconds of CPU each megabyte."""
     max_decode_bytes: int = 1_280 * 2**20
     """Memory that decoding may take, by an estimate from format and size; keep it below the child's own limit."""
 

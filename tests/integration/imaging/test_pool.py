@@ -1,0 +1,335 @@
+"""The pool with real child processes, and what becomes of hostile pictures and of children that are killed."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import PIL
+import pytest
+
+import processor
+from processor.imaging.failure import Cancelled, DecoderUnavailable, FailureCode, Rejected
+from processor.imaging.pool import DecoderPool
+from processor.imaging.render import render
+from processor.imaging.rendition import Limits, default_specs
+from support import pictures
+
+# The decoder's own time limits are tried out here, so the ceiling on scans is lifted.
+SPECS, LIMITS = default_specs(), Limits(max_scans=100_000)
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel offers this on Linux only")
+
+
+@pytest.fixture
+def pool() -> Iterator[DecoderPool]:
+    with DecoderPool(size=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def slow() -> bytes:
+    """A picture that keeps a decoder busy for seconds."""
+    return pictures.many_scans_jpeg(scans=20_000)
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "did not come true in time"
+        os.sched_yield()
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process, be it a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def cpu_ticks(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11])
+
+
+def code_of(pool: DecoderPool, data: bytes, limits: Limits = LIMITS) -> FailureCode:
+    with pytest.raises(Rejected) as caught:
+        pool.render(data, SPECS, limits)
+    return caught.value.code
+
+
+def test_a_child_gives_what_the_function_gives(pool: DecoderPool) -> None:
+    for data in pictures.all_formats(1500, 700).values():
+        assert pool.render(data, SPECS, LIMITS) == render(data, SPECS, LIMITS)
+
+
+def test_a_rejection_comes_back_as_such_and_the_child_lives_on(pool: DecoderPool) -> None:
+    before = pool.pids()
+    assert code_of(pool, b"") is FailureCode.EMPTY_OBJECT
+    assert code_of(pool, b"%PDF-1.7") is FailureCode.UNSUPPORTED_FORMAT
+    assert code_of(pool, pictures.jpeg()[:-50]) is FailureCode.CORRUPT_OR_TRUNCATED
+    assert code_of(pool, pictures.pixel_bomb()) is FailureCode.TOO_MANY_PIXELS
+    assert pool.pids() == before
+
+
+def test_more_cpu_than_allowed(slow: bytes) -> None:
+    with DecoderPool(size=1, cpu_seconds=1) as pool:
+        assert code_of(pool, slow) is FailureCode.DECODE_TIMEOUT
+        assert pool.render(pictures.jpeg(), SPECS, LIMITS).width == 64
+
+
+def test_more_time_than_allowed(slow: bytes) -> None:
+    with DecoderPool(size=1, wall_seconds=0.3) as pool:
+        began = time.monotonic()
+        assert code_of(pool, slow) is FailureCode.DECODE_TIMEOUT
+        assert time.monotonic() - began < 2
+        assert pool.render(pictures.jpeg(), SPECS, LIMITS).width == 64
+
+
+@LINUX
+def test_more_memory_than_allowed_fails_the_picture_only() -> None:
+    generous = Limits(max_pixels=10**9, max_decode_bytes=2**40)
+    with DecoderPool(size=1, memory_bytes=192 * 2**20) as pool:
+        assert code_of(pool, pictures.pixel_bomb(20_000), generous) is FailureCode.TOO_MANY_PIXELS
+        assert pool.render(pictures.jpeg(), SPECS, LIMITS).width == 64
+
+
+def kill_when_busy(pool: DecoderPool, times: int, done: threading.Event, victims: list[int]) -> None:
+    """Kill children that are at work, `times` of them."""
+    while len(victims) < times and not done.is_set():
+        for pid in pool.pids():
+            try:
+                # More than start-up takes: it is in the middle of the picture.
+                busy = pid not in victims and cpu_ticks(pid) > 40
+            except FileNotFoundError:
+                continue
+            if busy:
+                os.kill(pid, signal.SIGKILL)
+                victims.append(pid)
+
+
+@LINUX
+@pytest.mark.parametrize("kills", [1, 2])
+def test_killed_once_it_is_tried_again_and_killed_twice_the_picture_failed(kills: int) -> None:
+    victims: list[int] = []
+    done = threading.Event()
+    hard = pictures.many_scans_jpeg(scans=300)
+    with DecoderPool(size=1, cpu_seconds=60, wall_seconds=60) as pool:
+        killer = threading.Thread(target=kill_when_busy, args=(pool, kills, done, victims))
+        killer.start()
+        try:
+            if kills == 1:
+                assert pool.render(hard, SPECS, LIMITS).width == 4000
+            else:
+                assert code_of(pool, hard) is FailureCode.DECODER_CRASHED
+        finally:
+            done.set()
+            killer.join()
+        assert len(victims) == kills
+        assert pool.render(pictures.jpeg(), SPECS, LIMITS).width == 64
+        assert not any(map(exists, victims)), "a zombie is left"
+
+
+@LINUX
+def test_an_idle_child_that_was_killed_is_reaped_and_replaced(pool: DecoderPool) -> None:
+    (victim,) = pool.pids()
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: bool(pool.pids()) and victim not in pool.pids() and not exists(victim))
+    assert pool.render(pictures.jpeg(), SPECS, LIMITS).width == 64
+
+
+@LINUX
+def test_random_kills_lose_and_double_nothing() -> None:
+    data = pictures.photo_jpeg(1600, 1200)
+    expected = render(data, SPECS, LIMITS)
+    rng = random.Random(4)
+    done = threading.Event()
+
+    def kill_now_and_then(pool: DecoderPool) -> int:
+        kills = 0
+        while kills < 40 and not done.wait(rng.uniform(0.0, 0.06)):
+            for pid in rng.sample(pool.pids(), k=min(1, len(pool.pids()))):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    kills += 1
+        return kills
+
+    def one(pool: DecoderPool) -> None:
+        while True:
+            try:
+                assert pool.render(data, SPECS, LIMITS) == expected
+            except (Rejected, DecoderUnavailable) as reason:
+                # Killed twice, or three times while starting: here the caller tries again.
+                if getattr(reason, "code", FailureCode.DECODER_CRASHED) is not FailureCode.DECODER_CRASHED:
+                    raise
+            else:
+                return
+
+    with DecoderPool(size=2) as pool, ThreadPoolExecutor(3) as threads:
+        killer = threads.submit(kill_now_and_then, pool)
+        work = [threads.submit(one, pool) for _ in range(30)]
+        for job in work:
+            job.result(timeout=60)
+        done.set()
+        assert killer.result(timeout=10) > 3
+        everyone = pool.pids()
+    assert not any(map(exists, everyone))
+
+
+@LINUX
+def test_cancelled_in_the_middle_the_child_is_killed(slow: bytes, pool: DecoderPool) -> None:
+    (before,) = pool.pids()
+    cancelled = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        job = threads.submit(pool.render, slow, SPECS, LIMITS, cancelled=cancelled)
+        eventually(lambda: cpu_ticks(before) > 30)
+        cancelled.set()
+        with pytest.raises(Cancelled):
+            job.result(timeout=2)
+    assert not exists(before)
+    assert pool.render(pictures.jpeg(), SPECS, LIMITS).width == 64
+
+
+@LINUX
+def test_cancelled_while_it_waits_for_a_free_child(slow: bytes, pool: DecoderPool) -> None:
+    first, second = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        running = threads.submit(pool.render, slow, SPECS, LIMITS, cancelled=first)
+        eventually(lambda: cpu_ticks(pool.pids()[0]) > 30)
+        waiting = threads.submit(pool.render, pictures.jpeg(), SPECS, LIMITS, cancelled=second)
+        second.set()
+        try:
+            with pytest.raises(Cancelled):
+                waiting.result(timeout=5)
+            assert not running.done()
+        finally:
+            first.set()
+        with pytest.raises(Cancelled):
+            running.result(timeout=5)
+
+
+def test_children_are_replaced_after_so_many_pictures() -> None:
+    with DecoderPool(size=1, jobs_per_child=2) as pool:
+        served = []
+        for _ in range(6):
+            eventually(lambda: len(pool.pids()) == 1)
+            served.append(pool.pids()[0])
+            pool.render(pictures.jpeg(), SPECS, LIMITS)
+    assert len(set(served)) == 3
+    assert not any(map(exists, served))
+
+
+def test_many_threads_share_few_children() -> None:
+    files = list(pictures.all_formats(400, 300).values())
+    with DecoderPool(size=2) as pool, ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(lambda at: pool.render(files[at % len(files)], SPECS, LIMITS), range(60)))
+    assert [result.format for result in results[:5]] == ["jpeg", "png", "webp", "gif", "avif"]
+
+
+@LINUX
+def test_closing_ends_the_children_and_the_work_in_them(slow: bytes) -> None:
+    pool = DecoderPool(size=2)
+    with ThreadPoolExecutor(1) as threads:
+        eventually(lambda: len(pool.pids()) == 2)
+        pids = pool.pids()
+        job = threads.submit(pool.render, slow, SPECS, LIMITS)
+        eventually(lambda: any(cpu_ticks(pid) > 30 for pid in pids))
+        pool.close()
+        with pytest.raises(DecoderUnavailable):
+            job.result(timeout=5)
+    pool.close()
+    assert not any(map(exists, pids))
+    with pytest.raises(DecoderUnavailable):
+        pool.render(pictures.jpeg(), SPECS, LIMITS)
+
+
+def test_children_that_cannot_start_are_said_so() -> None:
+    with pytest.raises(DecoderUnavailable, match="did not start"):
+        DecoderPool(size=1, start_seconds=0.001)
+
+
+@LINUX
+def test_a_child_has_no_secrets_no_core_dumps_and_only_its_pipes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-inherit")
+    with (tmp_path / "open").open("w") as ours, DecoderPool(size=1) as pool:
+        os.set_inheritable(ours.fileno(), True)
+        pool.render(pictures.jpeg(), SPECS, LIMITS)
+        child = Path(f"/proc/{pool.pids()[0]}")
+        try:
+            environment = (child / "environ").read_bytes()
+            files = sorted(str(entry.readlink()) for entry in (child / "fd").iterdir())
+        except PermissionError:
+            pytest.skip("only root may look into a process that dumps no core")
+        limits = (child / "limits").read_text()
+        status = (child / "status").read_text()
+    assert b"do-not-inherit" not in environment
+    assert {name.split(":")[0] for name in files} == {"/dev/null", "pipe"}
+    for name, value in (("Max core file size", "0"), ("Max file size", "0"), ("Max address space", str(1_536 * 2**20))):
+        (line,) = (line for line in limits.splitlines() if line.startswith(name + " "))
+        assert line.removeprefix(name).split()[:2] == [value, value]
+    assert "NoNewPrivs:\t1" in status
+
+
+PARENT = """
+import sys, threading
+from processor.imaging.pool import DecoderPool
+from processor.imaging.rendition import Limits, default_specs
+pool = DecoderPool(size=2)
+data = sys.stdin.buffer.read()
+threading.Thread(target=pool.render, args=(data, default_specs(), Limits(max_scans=100_000)), daemon=True).start()
+while len(pool.pids()) < 2:
+    pass
+print(*pool.pids(), flush=True)
+threading.Event().wait()
+"""
+
+
+@LINUX
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_children_end_when_the_parent_dies_in_any_way(slow: bytes, how: signal.Signals) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    with parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdin.write(slow)
+        parent.stdin.close()
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        eventually(lambda: any(cpu_ticks(pid) > 30 for pid in pids))
+        parent.send_signal(how)
+        parent.wait(timeout=10)
+    eventually(lambda: not any(map(runs, pids)), seconds=3)
+
+
+def test_a_child_imports_pillow_and_this_package_only() -> None:
+    program = (
+        "import sys; import processor.imaging.decoder_child; "
+        "print(*sorted({name.split('.')[0] for name in sys.modules} - sys.stdlib_module_names))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-S", "-c", program], **_child_paths(), capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.split() == ["PIL", "__main__", "processor"]
+
+
+def _child_paths() -> dict[str, dict[str, str]]:
+    roots = [str(Path(next(iter(package.__path__))).parent) for package in (processor, PIL)]
+    return {"env": {"PYTHONPATH": os.pathsep.join(roots)}}
