@@ -13,6 +13,7 @@ from pathlib import Path
 
 import PIL
 
+import darkroom
 import processor
 from processor.imaging import wire
 from processor.imaging.failure import Rejected
@@ -25,9 +26,9 @@ _NOTICE_SECONDS = 0.05
 # two source roots that are needed come as arguments.
 _PROGRAM = """
 import sys
-sys.path[:0] = sys.argv[1:3]
+sys.path[:0] = sys.argv[1:4]
 from processor.imaging.decoder_child import main
-sys.exit(main(sys.argv[3:]))
+sys.exit(main(sys.argv[4:]))
 """
 
 
@@ -49,7 +50,7 @@ class Child:
 
     def __init__(self, *, memory_bytes: int, cpu_seconds: int, max_reply_bytes: int) -> None:
         """Start the process; returns at once. Raises OSError when the machine refuses."""
-        roots = [str(Path(next(iter(package.__path__))).parent) for package in (processor, PIL)]
+        roots = [str(Path(next(iter(package.__path__))).parent) for package in (processor, darkroom, PIL)]
         command = [sys.executable, "-I", "-S", "-c", _PROGRAM, *roots]
         self._process = subprocess.Popen(
             [*command, str(os.getpid()), str(memory_bytes), str(cpu_seconds)],

@@ -48,7 +48,7 @@ class DecoderPool:
         """Start the children and wait for the first. Raises DecoderUnavailable when it does not come up."""
         if size < 1 or jobs_per_child < 1 or cpu_seconds < 1 or wall_seconds <= 0:
             raise ValueError("size, jobs_per_child, cpu_seconds and wall_seconds must be positive")
-        self._new_child = lambda: Child(
+        self._new_child: Callable[[], Child] = lambda: Child(
             memory_bytes=memory_bytes, cpu_seconds=cpu_seconds, max_reply_bytes=max_reply_bytes
         )
         self._wall_seconds = wall_seconds

@@ -15,6 +15,7 @@ from pathlib import Path
 import PIL
 import pytest
 
+import darkroom
 import processor
 from processor.imaging.failure import Cancelled, DecoderUnavailable, FailureCode, Rejected
 from processor.imaging.pool import DecoderPool
@@ -324,12 +325,12 @@ def test_a_child_imports_pillow_and_this_package_only() -> None:
         "import sys; import processor.imaging.decoder_child; "
         "print(*sorted({name.split('.')[0] for name in sys.modules} - sys.stdlib_module_names))"
     )
+    roots = [str(Path(next(iter(package.__path__))).parent) for package in (processor, darkroom, PIL)]
     shown = subprocess.run(
-        [sys.executable, "-S", "-c", program], **_child_paths(), capture_output=True, text=True, check=True
+        [sys.executable, "-S", "-c", program],
+        env={"PYTHONPATH": os.pathsep.join(roots)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert shown.stdout.split() == ["PIL", "__main__", "processor"]
-
-
-def _child_paths() -> dict[str, dict[str, str]]:
-    roots = [str(Path(next(iter(package.__path__))).parent) for package in (processor, PIL)]
-    return {"env": {"PYTHONPATH": os.pathsep.join(roots)}}
+    assert shown.stdout.split() == ["PIL", "__main__", "darkroom", "processor"]

@@ -127,7 +127,7 @@ def test_documents_are_read_back_and_name_no_empty_field() -> None:
 def applied(document: dict[str, Any], operators: dict[str, Any]) -> dict[str, Any]:
     """What MongoDB makes of the document."""
     kept = {name: value for name, value in document.items() if name not in operators.get("$unset", {})}
-    return kept | operators["$set"]
+    return {**kept, **operators["$set"]}
 
 
 def test_an_update_leads_from_one_document_to_the_next_and_keeps_what_it_does_not_know() -> None:

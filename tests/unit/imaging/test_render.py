@@ -278,7 +278,7 @@ def test_transparency_becomes_the_background_without_a_dark_fringe(mode: str, fo
     assert close_to(image.getpixel((2, 2)), pictures.WHITE)
     assert close_to(image.getpixel((25, 25)), (0, 255, 0))
     # Between white and green all pixels are full of green but for JPEG's ringing; hidden black would show as 128.
-    assert image.getchannel("G").getextrema()[0] > 200
+    assert min(image.getchannel("G").tobytes()) > 200
 
 
 def test_transparency_is_kept_in_webp_and_shows_the_chosen_background_in_jpeg() -> None:
@@ -358,4 +358,4 @@ def test_a_specification_says_what_is_wrong_with_it() -> None:
         ({"box": (10, 10), "background": (0, 0, 256)}, "background"),
     ):
         with pytest.raises(ValueError, match=field):
-            RenditionSpec(name="bad", **wrong)  # type: ignore[arg-type] # several types of field in one table
+            RenditionSpec(name="bad", **wrong)
