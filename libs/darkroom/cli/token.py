@@ -1,0 +1,19 @@
+"""``darkroom token``: a bearer token for development."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from darkroom.runtime.tokens import mint
+
+
+def token(
+    owner: Annotated[str, typer.Argument(help="Whose token it is: the sub claim, and the owner of what is uploaded.")],
+    hours: Annotated[float, typer.Option(min=0.01, help="How long it is valid.")] = 24,
+) -> None:
+    """Print a token signed with DARKROOM_JWT_SECRET, which must be the API's own."""
+    secret = os.environ.get("DARKROOM_JWT_SECRET")
+    if not secret:
+        raise typer.BadParameter("DARKROOM_JWT_SECRET is not set; give it the value that the API runs with.")
+    print(mint(secret, owner=owner, seconds=round(hours * 3600)))

@@ -1,0 +1,75 @@
+"""``darkroom up``: everything on this machine, until Ctrl-C."""
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from darkroom.local.errors import DataFolderInUseError
+from darkroom.local.processes import sigterm_as_exit
+from darkroom.local.stack import Stack, start_stack
+
+FOLDER = Path(".darkroom")
+
+
+def up(
+    data: Annotated[
+        Path | None, typer.Option(help="Folder for data and logs. Default: the first in .darkroom/ that is not in use.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the API and the page. Default: a free one.")] = None,
+    processors: Annotated[int, typer.Option(min=1, help="How many processors to run.")] = 1,
+    relays: Annotated[int, typer.Option(min=1, help="How many relays to run.")] = 1,
+    owner: Annotated[str, typer.Option(help="Whom the printed token is for.")] = "demo",
+) -> None:
+    """Start MongoDB, Kafka, an AWS endpoint and all services on this machine, and keep them running.
+
+    Servers named by DARKROOM_MONGO_URL, DARKROOM_KAFKA_BOOTSTRAP or AWS_ENDPOINT_URL are used instead of local ones.
+    """
+    console = Console()
+    with (
+        sigterm_as_exit(),
+        contextlib.suppress(KeyboardInterrupt),
+        _stack(data, port=port, processors=processors, relays=relays) as stack,
+    ):
+        describe(console, stack, owner=owner)
+        console.print("Ctrl-C ends everything.")
+        wait_for_interrupt()
+
+
+def describe(console: Console, stack: Stack, *, owner: str) -> None:
+    """Print where everything is, and how to get in."""
+    servers = stack.servers
+    for name, value in {
+        "Page": stack.page_url(owner),
+        "API": stack.api_url,
+        "Token": stack.token(owner),
+        "MongoDB": servers.mongo_url if servers.mongo else "yours (DARKROOM_MONGO_URL)",
+        "Kafka": servers.kafka_bootstrap,
+        "AWS": f"{servers.aws_endpoint_url}, bucket {stack.outputs.bucket}",
+        "Logs": servers.log_dir,
+    }.items():
+        console.print(f"[bold]{name + ':':9}[/] {value}", highlight=False, soft_wrap=True)
+
+
+def wait_for_interrupt() -> None:
+    """Return, by KeyboardInterrupt or SystemExit, when the user or the system ends the program."""
+    threading.Event().wait()
+
+
+@contextlib.contextmanager
+def _stack(data: Path | None, *, port: int | None, processors: int, relays: int) -> Iterator[Stack]:
+    with contextlib.ExitStack() as running:
+        for folder in [data] if data is not None else (FOLDER / f"up-{number}" for number in itertools.count(1)):
+            try:
+                stack = running.enter_context(start_stack(folder, api_port=port, processors=processors, relays=relays))
+            except DataFolderInUseError:
+                if data is not None:
+                    raise
+            else:
+                break
+        yield stack

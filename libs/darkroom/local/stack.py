@@ -1,0 +1,123 @@
+"""All of Darkroom on this machine: the servers, the cloud side deployed from its template, and the services."""
+
+import contextlib
+import secrets
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from darkroom.contracts.topics import Topics
+from darkroom.local.deployment import Outputs, deploy
+from darkroom.local.ports import HOST, free_ports, require_free
+from darkroom.local.processes import SupervisedProcess, Supervisor, in_parallel
+from darkroom.local.servers import Servers, start_servers
+from darkroom.runtime.kafka import ensure_topics
+from darkroom.runtime.tokens import mint
+
+DAY = 24 * 3600
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What runs. ``services`` holds each service's processes by its name."""
+
+    servers: Servers
+    outputs: Outputs
+    topics: Topics
+    api_url: str
+    jwt_secret: str
+    services: Mapping[str, tuple[SupervisedProcess, ...]]
+
+    def token(self, owner: str, *, seconds: int = DAY) -> str:
+        """A bearer token for ``owner`` that this stack's API accepts."""
+        return mint(self.jwt_secret, owner=owner, seconds=seconds)
+
+    def page_url(self, owner: str) -> str:
+        """The page's address with a token; a fragment stays in the browser and in nobody's log."""
+        return f"{self.api_url}/#token={self.token(owner)}"
+
+
+@contextlib.contextmanager
+def start_stack(
+    data_dir: Path,
+    *,
+    api_port: int | None = None,
+    topic_prefix: str = "",
+    database: str = "darkroom",
+    stack_name: str = "darkroom",
+    processors: int = 1,
+    relays: int = 1,
+    settings: Mapping[str, str] | None = None,
+    mongo_parameters: Mapping[str, str] | None = None,
+) -> Iterator[Stack]:
+    """Start everything, yield it once every service is ready, and end what was started.
+
+    Servers named by the environment are used instead of local ones, see ``start_servers``. ``settings`` are further
+    environment variables for the services. Raises LocalServerError.
+    """
+    port = free_ports(1)[0] if api_port is None else require_free(api_port, server="The API")
+    api_url = f"http://{HOST}:{port}"
+    topics = Topics(topic_prefix)
+    with (
+        start_servers(data_dir, mongo_parameters=mongo_parameters) as servers,
+        Supervisor(servers.log_dir / "services") as supervisor,
+    ):
+        ensure_topics(servers.kafka_bootstrap, topics.specs())
+        outputs = deploy(
+            servers.aws_endpoint_url,
+            region=servers.aws_region,
+            stack_name=stack_name,
+            kafka_bootstrap=servers.kafka_bootstrap,
+            topic_prefix=topic_prefix,
+            allowed_origins=[api_url],
+        )
+        secret = _secret(data_dir)
+        environment = {
+            **servers.process_environment(),
+            "DARKROOM_MONGO_DATABASE": database,
+            "DARKROOM_TOPIC_PREFIX": topic_prefix,
+            "DARKROOM_BUCKET": outputs.bucket,
+            "DARKROOM_JWT_SECRET": secret,
+            **(settings or {}),
+        }
+        wanted = {"asset_api": 1, "processor": processors, "outbox_relay": relays}
+        services = {
+            name: tuple(
+                _prepare(supervisor, name, number, environment, port=port if name == "asset_api" else None)
+                for number in range(count)
+            )
+            for name, count in wanted.items()
+        }
+        in_parallel([process.start for processes in services.values() for process in processes])
+        yield Stack(servers, outputs, topics, api_url, secret, services)
+
+
+def _prepare(
+    supervisor: Supervisor, module: str, number: int, environment: Mapping[str, str], *, port: int | None
+) -> SupervisedProcess:
+    health_port = free_ports(1)[0] if port is None else port
+    ports = {"DARKROOM_HEALTH_PORT": str(health_port)} if port is None else {"DARKROOM_HTTP_PORT": str(port)}
+    return supervisor.prepare(
+        module if number == 0 else f"{module}-{number + 1}",
+        [sys.executable, "-m", module],
+        env={**environment, **ports},
+        ready=lambda: _answers(f"http://{HOST}:{health_port}/readyz"),
+        deadline=60.0,
+        grace=30.0,
+    )
+
+
+def _answers(url: str) -> bool:
+    with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 -- an http address that was put together above
+        return bool(answer.status == 200)
+
+
+def _secret(data_dir: Path) -> str:
+    """The key that signs this folder's tokens; kept, so that a token outlives a restart."""
+    file = data_dir / "jwt-secret"
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_text(secrets.token_urlsafe(48), encoding="utf-8")
+    return file.read_text(encoding="utf-8")
