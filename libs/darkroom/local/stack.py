@@ -50,18 +50,18 @@ def start_stack(
     processors: int = 1,
     relays: int = 1,
     settings: Mapping[str, str] | None = None,
-    mongo_parameters: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Stack]:
     """Start everything, yield it once every service is ready, and end what was started.
 
-    Servers named by the environment are used instead of local ones, see ``start_servers``. ``settings`` are further
-    environment variables for the services. Raises LocalServerError.
+    Servers named by ``environment`` (None: os.environ) are used instead of local ones, see ``start_servers``.
+    ``settings`` are further environment variables for the services. Raises LocalServerError.
     """
     port = free_ports(1)[0] if api_port is None else require_free(api_port, server="The API")
     api_url = f"http://{HOST}:{port}"
     topics = Topics(topic_prefix)
     with (
-        start_servers(data_dir, mongo_parameters=mongo_parameters) as servers,
+        start_servers(data_dir, environment=environment) as servers,
         Supervisor(servers.log_dir / "services") as supervisor,
     ):
         ensure_topics(servers.kafka_bootstrap, topics.specs())
@@ -74,7 +74,7 @@ def start_stack(
             allowed_origins=[api_url],
         )
         secret = _secret(data_dir)
-        environment = {
+        given = {
             **servers.process_environment(),
             "DARKROOM_MONGO_DATABASE": database,
             "DARKROOM_TOPIC_PREFIX": topic_prefix,
@@ -85,7 +85,7 @@ def start_stack(
         wanted = {"asset_api": 1, "processor": processors, "outbox_relay": relays}
         services = {
             name: tuple(
-                _prepare(supervisor, name, number, environment, port=port if name == "asset_api" else None)
+                _prepare(supervisor, name, number, given, port=port if name == "asset_api" else None)
                 for number in range(count)
             )
             for name, count in wanted.items()

@@ -1,0 +1,158 @@
+"""The two commands of the README, and what stands in the way of a start."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from darkroom.local.mongod import find_mongod
+from darkroom.local.ports import free_ports
+from darkroom.local.processes import Supervisor
+from support.eventually import eventually
+from support.pictures import jpeg
+
+DARKROOM = [sys.executable, "-m", "darkroom.cli"]
+LOCAL_ONLY = ("DARKROOM_MONGO_URL", "DARKROOM_KAFKA_BOOTSTRAP", "AWS_ENDPOINT_URL")
+
+
+def environment(**added: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in LOCAL_ONLY} | added
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Every process whose command line, environment or working folder names ``folder``."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            told += os.fsencode((entry / "cwd").readlink())
+        except OSError:
+            continue  # it ended while we looked
+        if os.fsencode(folder) in told and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.timeout(240)
+def test_the_demo_takes_every_picture_to_its_end_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "good.jpg").write_bytes(jpeg(400, 300))
+    (images / "bad.jpg").write_bytes(jpeg(400, 300)[:-300])
+    (images / "empty.jpg").write_bytes(b"")
+    (images / "notes.txt").write_text("no picture")
+    out, data = tmp_path / "out.json", tmp_path / "data"
+    done = subprocess.run(
+        [*DARKROOM, "demo", "--once", "--images", str(images), "--json", str(out), "--data", str(data)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    by_file = {one["file"]: one for one in json.loads(out.read_text())}
+    good = by_file["good.jpg"]
+    assert (good["status"], good["width"], good["height"]) == ("READY", 400, 300)
+    assert [r["name"] for r in good["renditions"]] == ["thumb", "preview"]
+    assert good["events"] == ["AssetRegistered", "AssetUploaded", "AssetProcessing", "AssetReady"]
+    assert (by_file["bad.jpg"]["status"], by_file["bad.jpg"]["failure_code"]) == ("FAILED", "corrupt_or_truncated")
+    assert by_file["empty.jpg"]["status"] == by_file["notes.txt"]["status"] == "REFUSED"
+    assert processes_of(data) == []
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[str], Path]]]:
+    """Starts ``darkroom up`` on a folder of its own, and gives it and the folder once everything is ready."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> tuple[subprocess.Popen[str], Path]:
+        data = tmp_path / f"data-{len(started)}"
+        process = subprocess.Popen(
+            [*DARKROOM, "up", "--data", str(data)], env=environment(), stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "Ctrl-C ends everything" in line:
+                return process, data
+        raise AssertionError(f"darkroom up ended with {process.wait(30)}")
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_it_nothing_is_left(
+    up: Callable[[], tuple[subprocess.Popen[str], Path]], ending: signal.Signals
+) -> None:
+    process, data = up()
+    assert len(processes_of(data)) > 5
+    process.send_signal(ending)
+    process.wait(60)
+    eventually(lambda: processes_of(data) == [], what="everything ended", deadline=30)
+
+
+@pytest.mark.timeout(300)
+def test_two_run_side_by_side(up: Callable[[], tuple[subprocess.Popen[str], Path]]) -> None:
+    (first, one), (second, two) = up(), up()
+    second.send_signal(signal.SIGINT)
+    assert second.wait(60) == 0
+    assert processes_of(two) == []
+    assert first.poll() is None
+    assert len(processes_of(one)) > 5
+
+
+@pytest.fixture(scope="module")
+def standalone_mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("standalone")
+    (folder / "db").mkdir()
+    (port,) = free_ports(1)
+    with Supervisor(folder / "logs") as supervisor:
+        argv = [str(find_mongod()), "--dbpath", str(folder / "db"), "--port", str(port), "--bind_ip", "127.0.0.1"]
+        mongod = supervisor.prepare("mongod", argv, ready=lambda: "Waiting for connections" in mongod.log())
+        mongod.start()
+        yield f"mongodb://127.0.0.1:{port}/"
+
+
+@pytest.mark.parametrize("service", ["asset_api", "processor", "outbox_relay"])
+def test_a_service_refuses_a_standalone_mongod_and_says_why(service: str, standalone_mongod: str) -> None:
+    settings = {
+        "DARKROOM_MONGO_URL": standalone_mongod,
+        "DARKROOM_KAFKA_BOOTSTRAP": "127.0.0.1:9",
+        "DARKROOM_BUCKET": "bucket",
+        "DARKROOM_JWT_SECRET": "0" * 32,
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+    }
+    done = _run(service, settings)
+    assert done.returncode != 0
+    assert "replSet" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("service", ["asset_api", "processor", "outbox_relay", "s3_bridge"])
+def test_a_service_names_the_settings_that_are_missing(service: str) -> None:
+    done = _run(service, {})
+    assert done.returncode != 0
+    assert "DARKROOM_" in done.stderr
+    assert "not set" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _run(service: str, settings: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    bare = {name: value for name, value in environment().items() if not name.startswith(("DARKROOM_", "AWS_"))}
+    return subprocess.run(
+        [sys.executable, "-m", service], env=bare | settings, capture_output=True, text=True, timeout=60, check=False
+    )
