@@ -1,0 +1,6 @@
+"""``python -m s3_bridge`` runs the long-polling container."""
+
+from s3_bridge.poller import main
+
+if __name__ == "__main__":
+    main()
