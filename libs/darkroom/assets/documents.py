@@ -9,6 +9,12 @@ COLLECTION = "assets"
 
 Document = dict[str, Any]
 
+INDEXES: tuple[tuple[list[tuple[str, int]], dict[str, Any]], ...] = (
+    # One asset for one key of one owner, whatever races. A sharded collection's key must begin as this index does.
+    ([("owner_id", 1), ("idempotency_key", 1)], {"unique": True}),
+    ([("owner_id", 1), ("created_at", -1), ("_id", 1)], {"name": "listing"}),
+)
+
 
 def to_document(asset: Asset) -> Document:
     """The document; a field without a value is absent."""

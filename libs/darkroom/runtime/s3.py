@@ -1,9 +1,18 @@
 """S3 clients, set up so that what is promised is signed and any S3-compatible store can be used."""
 
+import os
 from typing import Any
 
 import boto3
 from botocore.config import Config
+
+
+def aws_session() -> Any:
+    """A session by AWS's own variables and roles.
+
+    boto3 itself reads AWS_DEFAULT_REGION only; AWS's runtimes and its other SDKs have AWS_REGION.
+    """
+    return boto3.session.Session(region_name=os.environ.get("AWS_REGION"))
 
 
 def s3_client(
@@ -20,7 +29,7 @@ def s3_client(
     ``endpoint_url`` (or AWS_ENDPOINT_URL) names a store other than AWS, which is addressed by path; on AWS the host is
     the bucket's regional one, since a URL signed for the global host is redirected and then fails its signature.
     """
-    session = session or boto3.session.Session()
+    session = session or aws_session()
     client = session.client("s3", endpoint_url=endpoint_url)
     on_aws = client.meta.endpoint_url.endswith((".amazonaws.com", ".amazonaws.com.cn"))
     return session.client(
@@ -29,7 +38,8 @@ def s3_client(
         config=Config(
             # Without it boto3 signs by SigV2 in old regions and silently drops every constraint.
             signature_version="s3v4",
-            s3={"addressing_style": "virtual" if on_aws else "path"},
+            # us-east-1 alone would else keep the global host.
+            s3={"addressing_style": "virtual" if on_aws else "path", "us_east_1_regional_endpoint": "regional"},
             # Trailing checksums are refused by many S3-compatible stores; where one is promised it is sent explicitly.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",

@@ -1,0 +1,39 @@
+"""The page at ``/``: three plain files and a policy that lets them talk to the API and to S3 alone."""
+
+from pathlib import Path
+
+from fastapi import APIRouter
+from starlette.responses import FileResponse, Response
+
+from asset_api.presign import Presigner
+from asset_api.problems import Problem, Problems
+
+FOLDER = Path(__file__).parent / "pages"
+FILES = {"app.js": "text/javascript", "app.css": "text/css"}
+
+
+def page_policy(s3_origin: str) -> str:
+    """The Content-Security-Policy of the page: no inline script, and no host but ours and S3's."""
+    return (
+        "default-src 'none'; script-src 'self'; style-src 'self'; "
+        f"connect-src 'self' {s3_origin}; img-src 'self' blob: {s3_origin}; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def page_router(*, presigner: Presigner) -> APIRouter:
+    """``/`` and its files."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/")
+    async def index() -> Response:
+        policy = page_policy(await presigner.origin())
+        return FileResponse(FOLDER / "index.html", headers={"Content-Security-Policy": policy})
+
+    @router.get("/pages/{name}")
+    async def file(name: str) -> Response:
+        if name not in FILES:
+            raise Problem(Problems.NOT_FOUND, "There is nothing at this address.")
+        return FileResponse(FOLDER / name, media_type=FILES[name], headers={"Cache-Control": "no-cache"})
+
+    return router

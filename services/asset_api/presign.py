@@ -1,0 +1,138 @@
+"""URLs that let a client talk to S3 by itself, for a short time and for exactly what was registered."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from asset_api.errors import CannotSign, StartRefused
+from darkroom.assets import Asset
+from darkroom.runtime.s3 import s3_client
+
+WRITE_ONCE = "*"
+"""``If-None-Match: *``: S3 refuses the PUT when the object exists."""
+
+
+@dataclass(frozen=True)
+class SignedUpload:
+    """A PUT that S3 accepts once, with exactly these headers, until ``expires_at``."""
+
+    url: str
+    headers: dict[str, str]
+    expires_at: datetime
+    method: str = "PUT"
+
+
+def utc_now() -> datetime:
+    """The time of this host, which is what signatures are dated with."""
+    return datetime.now(UTC)
+
+
+class Presigner:
+    """Signs with the session's credentials. Nothing is sent: signing is arithmetic, but for credentials to renew."""
+
+    def __init__(
+        self,
+        *,
+        session: Any,
+        bucket: str,
+        endpoint_url: str | None,
+        upload_seconds: int,
+        download_seconds: int,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._session = session
+        self._client = s3_client(session=session, endpoint_url=endpoint_url)
+        self._bucket = bucket
+        self._upload_seconds = upload_seconds
+        self._download_seconds = download_seconds
+        self._clock = clock
+
+    async def check(self) -> None:
+        """See that URLs can be signed.
+
+        Raises:
+            StartRefused: there are no credentials, or no region where one is needed.
+
+        """
+        if await asyncio.to_thread(self._session.get_credentials) is None:
+            raise StartRefused(
+                "There are no AWS credentials to sign URLs with. Give the service a role, or set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY."
+            )
+        if urlsplit(self._client.meta.endpoint_url).netloc == "s3.amazonaws.com":
+            raise StartRefused("No AWS region is set, and URLs are signed for one. Set AWS_REGION to the bucket's.")
+
+    async def upload(self, asset: Asset) -> SignedUpload:
+        """The PUT of an asset's original.
+
+        Raises:
+            CannotSign: the credentials have expired.
+
+        """
+        seconds, expires_at = await self._lifetime(self._upload_seconds)
+        headers = {
+            "Content-Type": asset.content_type,
+            "Content-Length": str(asset.size),
+            "If-None-Match": WRITE_ONCE,
+        }
+        parameters: dict[str, Any] = {
+            "Bucket": self._bucket,
+            "Key": asset.object_key,
+            "ContentType": asset.content_type,
+            "ContentLength": asset.size,
+            "IfNoneMatch": WRITE_ONCE,
+        }
+        if asset.checksum_sha256 is not None:
+            headers["x-amz-checksum-sha256"] = asset.checksum_sha256
+            parameters["ChecksumSHA256"] = asset.checksum_sha256
+        url = self._client.generate_presigned_url("put_object", Params=parameters, ExpiresIn=seconds)
+        # A header that is not signed is no constraint; a later boto3 must not drop one unnoticed.
+        if missing := {name.lower() for name in headers} - signed_headers(url):
+            raise CannotSign(f"the signature does not cover {', '.join(sorted(missing))}")
+        return SignedUpload(url=url, headers=headers, expires_at=expires_at)
+
+    async def download(self, object_key: str, *, content_type: str, filename: str | None = None) -> str:
+        """A URL to read an object. Its content type is ours, whatever the object says; with ``filename`` a browser
+        saves it instead of showing it.
+
+        Raises:
+            CannotSign: the credentials have expired.
+
+        """
+        seconds, _ = await self._lifetime(self._download_seconds)
+        parameters = {"Bucket": self._bucket, "Key": object_key, "ResponseContentType": content_type}
+        if filename is not None:
+            parameters["ResponseContentDisposition"] = f"attachment; filename*=UTF-8''{quote(filename, safe='')}"
+        url: str = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds)
+        return url
+
+    async def origin(self) -> str:
+        """The scheme and host of every URL signed here, which a page must be allowed to talk to."""
+        url = urlsplit(await self.download("assets/", content_type="image/jpeg"))
+        return f"{url.scheme}://{url.netloc}"
+
+    async def _lifetime(self, wanted: int) -> tuple[int, datetime]:
+        """Seconds from now and the moment: a URL works no longer than the credentials that signed it."""
+        credentials = self._session.get_credentials()
+        if credentials is None:
+            raise CannotSign("there are no AWS credentials")
+        if hasattr(credentials, "refresh_needed") and credentials.refresh_needed():
+            try:
+                await asyncio.to_thread(credentials.get_frozen_credentials)
+            except RuntimeError as error:  # what botocore raises when the renewed ones are expired too
+                raise CannotSign(str(error)) from error
+        now = self._clock().replace(microsecond=0)
+        # botocore has no public name for it; without it the lifetime is only the URL's.
+        ends: datetime | None = getattr(credentials, "_expiry_time", None)
+        seconds = wanted if ends is None else min(wanted, int((ends - now).total_seconds()))
+        if seconds < 1:
+            raise CannotSign("the AWS credentials have expired")
+        return seconds, now + timedelta(seconds=seconds)
+
+
+def signed_headers(url: str) -> set[str]:
+    """The names of the headers that a presigned URL's signature covers, in lower case."""
+    return set(parse_qs(urlsplit(url).query).get("X-Amz-SignedHeaders", [""])[0].split(";"))

@@ -1,0 +1,153 @@
+"""Parsing at the boundary: what a client sends becomes a normalised value or a problem that names the field."""
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+import unicodedata
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from asset_api.problems import Problem, Problems
+
+MAX_BODY_BYTES = 64 * 1024
+EXTENSIONS = {
+    "image/jpeg": "jpg",
+    "image/png": "png",
+    "image/webp": "webp",
+    "image/gif": "gif",
+    "image/avif": "avif",
+}
+"""Accepted content types, and the extension of the object that each is stored as."""
+
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_ESCAPED = re.compile(r'\\(["\\])')
+_QUOTED = re.compile(r'"(?:[^"\\]|\\["\\])*"')
+_SHA256_BYTES = 32
+_REFUSED_CATEGORIES = {"Cc": "a control character", "Zl": "a line separator", "Zp": "a paragraph separator"}
+
+
+class UploadRequest(BaseModel):
+    """What ``POST /assets`` takes: the upload that is wanted. ``size`` in bytes; the checksum in base64."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    filename: Annotated[str, Field(description="the file's name, without a path", examples=["holiday.jpg"])]
+    content_type: Annotated[str, Field(description="one of " + ", ".join(EXTENSIONS), examples=["image/jpeg"])]
+    size: Annotated[int, Field(description="exact number of bytes that will be uploaded", ge=1, examples=[48213])]
+    checksum_sha256: Annotated[
+        str | None, Field(description="SHA-256 of the bytes in base64; checked by S3 when given")
+    ] = None
+
+    @field_validator("filename")
+    @classmethod
+    def _filename(cls, given: str) -> str:
+        name = unicodedata.normalize("NFC", given)
+        if not 1 <= len(name) <= 255:
+            raise ValueError(f"must have 1 to 255 characters, not {len(name)}")
+        if "/" in name or "\\" in name:
+            raise ValueError("must be a name without a path; leave out / and \\")
+        if name in {".", ".."} or not name.strip():
+            raise ValueError("must be a file's name, not blanks or dots alone")
+        for character in name:
+            if reason := _REFUSED_CATEGORIES.get(unicodedata.category(character)):
+                raise ValueError(f"contains {reason} (U+{ord(character):04X})")
+        return name
+
+    @field_validator("content_type")
+    @classmethod
+    def _content_type(cls, given: str) -> str:
+        media_type = given.lower()
+        if media_type not in EXTENSIONS:
+            raise ValueError("must be one of " + ", ".join(EXTENSIONS))
+        return media_type
+
+    @field_validator("size")
+    @classmethod
+    def _size(cls, given: int, info: ValidationInfo) -> int:
+        limit = (info.context or {}).get("max_upload_bytes")
+        if limit is not None and given > limit:
+            raise ValueError(f"must be at most {limit} bytes")
+        return given
+
+    @field_validator("checksum_sha256")
+    @classmethod
+    def _checksum(cls, given: str | None) -> str | None:
+        if given is None:
+            return None
+        try:
+            digest = base64.b64decode(given, validate=True)
+        except (binascii.Error, ValueError):
+            digest = b""
+        # Compared with its own encoding, so that one digest has one spelling in the fingerprint and the signature.
+        if len(digest) != _SHA256_BYTES or base64.b64encode(digest).decode() != given:
+            raise ValueError("must be a SHA-256 digest, 32 bytes in base64")
+        return given
+
+
+def parse_upload(body: bytes, *, max_upload_bytes: int) -> UploadRequest:
+    """Read the body of ``POST /assets``.
+
+    Raises:
+        Problem: 400 when it is no JSON, 422 naming each field that breaks a rule.
+
+    """
+    try:
+        return UploadRequest.model_validate_json(body, context={"max_upload_bytes": max_upload_bytes})
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        if found[0]["type"] == "json_invalid":
+            raise Problem(Problems.MALFORMED_BODY, "The body must be one JSON object in UTF-8.") from None
+        errors = [
+            {
+                "field": ".".join(str(part) for part in one["loc"])[:100] or "body",
+                "message": _message(one["type"], one["msg"]),
+            }
+            for one in found
+        ]
+        names = ", ".join(dict.fromkeys(one["field"] for one in errors[:5]))
+        raise Problem(Problems.INVALID_REQUEST, f"Wrong: {names}.", errors=errors) from None
+
+
+def parse_idempotency_key(fields: list[str]) -> str:
+    """The key out of the header fields of that name: opaque, case-sensitive; ``"abc"`` and ``abc`` are the same key.
+
+    Raises:
+        Problem: 400 when there is none, more than one, or one that is not 1 to 255 visible ASCII characters.
+
+    """
+    if not fields:
+        raise Problem(
+            Problems.MISSING_KEY,
+            "Send an Idempotency-Key header: a new random value for each upload, the same value for each retry.",
+        )
+    if len(fields) > 1:
+        raise Problem(Problems.INVALID_KEY, "There are several Idempotency-Key headers; send one.")
+    key = fields[0].strip(" \t")
+    if key.startswith('"'):
+        if not _QUOTED.fullmatch(key):
+            raise Problem(Problems.INVALID_KEY, "The Idempotency-Key begins with a quotation mark but is not quoted.")
+        key = _ESCAPED.sub(r"\1", key[1:-1])
+    if not _KEY.fullmatch(key):
+        raise Problem(Problems.INVALID_KEY, "The Idempotency-Key must be 1 to 255 visible ASCII characters.")
+    return key
+
+
+def fingerprint(wanted: UploadRequest) -> str:
+    """SHA-256 in hex over the normalised request: order, blanks and absent fields of the JSON make no difference."""
+    meaning = {"request": "POST /assets", **wanted.model_dump(exclude_none=True)}
+    canonical = json.dumps(meaning, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def object_key(asset_id: str, content_type: str) -> str:
+    """Where the original of an asset is stored."""
+    return f"assets/{asset_id}/original.{EXTENSIONS[content_type]}"
+
+
+def _message(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return "is not a field of this request; leave it out"
+    return message.removeprefix("Value error, ")[:200]

@@ -1,0 +1,88 @@
+"""Run the API as a process: listen, serve, end in order."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+
+import structlog
+import uvicorn
+
+from asset_api.app import create_app
+from asset_api.errors import StartRefused
+from asset_api.settings import Settings
+from darkroom.runtime import logging
+from darkroom.runtime.settings import load
+
+log = structlog.get_logger()
+
+BACKLOG = 2048
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, but for its signals: it would end the process by the signal it got instead of by exit code 0."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT; requests in flight then have ``grace_seconds`` to end.
+
+    Raises:
+        SystemExit: with a message, when the service is set up wrongly.
+
+    """
+    settings = load(Settings)
+    logging.configure(service="asset-api", level=settings.log_level)
+    try:
+        asyncio.run(serve(settings))
+    except StartRefused as error:
+        raise SystemExit(f"asset_api cannot start: {error}") from None
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until told to stop.
+
+    Raises:
+        StartRefused: saying what is missing.
+
+    """
+    app = create_app(settings)
+    # Not by uvicorn, which logs a refusal as a traceback.
+    async with app.router.lifespan_context(app):
+        listener = _listen(settings.http_host, settings.http_port)
+        host, port = listener.getsockname()[:2]
+        server = _Server(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=settings.grace_seconds,
+            )
+        )
+        log.info("api_started", host=host, port=port)
+        await server.serve(sockets=[listener])
+    log.info("api_stopped")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise StartRefused(
+            f"cannot listen on {host} port {port} (DARKROOM_HTTP_HOST, DARKROOM_HTTP_PORT): {error.strerror}"
+        ) from error
