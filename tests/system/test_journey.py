@@ -56,7 +56,7 @@ def test_a_photo_becomes_ready_renditions(world: World) -> None:
 def test_the_events_tell_cause_and_owner(world: World) -> None:
     sent = send(world)
     world.wait_published(sent.asset_id, "AssetReady")
-    by_type = {event.type: event for event in world.published(sent.asset_id)}
+    by_type = {str(event.type): event for event in world.published(sent.asset_id)}
     upload = world.db.assets.find_one({"_id": sent.asset_id})
     assert upload is not None
     assert by_type["AssetReady"].causation_id == by_type["AssetProcessing"].causation_id == upload["upload"]["event_id"]

@@ -7,6 +7,9 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import boto3
 
 from darkroom.contracts.topics import Topics
 from darkroom.local.deployment import Outputs, deploy
@@ -67,7 +70,7 @@ def start_stack(
         ensure_topics(servers.kafka_bootstrap, topics.specs())
         outputs = deploy(
             servers.aws_endpoint_url,
-            region=servers.aws_region,
+            session=_session(servers),
             stack_name=stack_name,
             kafka_bootstrap=servers.kafka_bootstrap,
             topic_prefix=topic_prefix,
@@ -112,6 +115,16 @@ def _prepare(
 def _answers(url: str) -> bool:
     with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 -- an http address that was put together above
         return bool(answer.status == 200)
+
+
+def _session(servers: Servers) -> Any:
+    """AWS's own variables, except for the local endpoint: it must not see anybody's real credentials."""
+    own = servers.environment()
+    return boto3.session.Session(
+        aws_access_key_id=own.get("AWS_ACCESS_KEY_ID"),
+        aws_secret_access_key=own.get("AWS_SECRET_ACCESS_KEY"),
+        region_name=servers.aws_region,
+    )
 
 
 def _secret(data_dir: Path) -> str:
