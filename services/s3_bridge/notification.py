@@ -194,10 +194,10 @@ def _judge(created: _Created, *, bucket: str, sent_at: datetime) -> Event | Igno
         data = AssetUploaded(
             bucket=bucket,
             object_key=created.key,
-            etag=_present(created.etag),
-            version_id=_present(created.version_id),
+            etag=_text(created.etag, "eTag"),
+            version_id=_text(created.version_id, "versionId"),
             size=created.size,
-            sequencer=_present(created.sequencer),
+            sequencer=_text(created.sequencer, "sequencer"),
             uploaded_at=time,
         )
         return Event(
@@ -211,13 +211,26 @@ def _judge(created: _Created, *, bucket: str, sent_at: datetime) -> Event | Igno
         raise _Malformed(f"{first['loc'][0]} of {created.key}: {first['msg']}") from error
 
 
-def _present(value: Any) -> Any:
-    """The value, or None for all the ways in which stores say that there is none; quotes of HTTP's ETag are taken off.
+def _text(value: Any, name: str) -> str | None:
+    """The text, or None for all the ways in which stores say that there is none; quotes of HTTP's ETag are taken off.
 
     An unversioned object's version is null in S3, which some stores write as text; "" would be an error if sent back.
     """
-    bare = value.strip('"') if isinstance(value, str) else value
-    return None if bare in (None, "", "null") else bare
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _is_unicode(value):
+        raise _Malformed(f"{name}: {_shown(value)} is not a text")
+    bare = value.strip('"')
+    return None if bare in ("", "null") else bare
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON can hold half a surrogate pair, which no encoding can write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _time(value: Any) -> datetime | None:

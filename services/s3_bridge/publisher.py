@@ -29,10 +29,18 @@ class KafkaPublisher:
     or may not be written, and a new producer has no sequence numbers to disagree about with the broker.
     """
 
-    def __init__(self, *, bootstrap: str, topic: str, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        bootstrap: str,
+        topic: str,
+        config: Mapping[str, Any] | None = None,
+        connect: Callable[..., Producer] = Producer,
+    ) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
         self._config = config
+        self._connect = connect
         self._producer: Producer | None = None
 
     def publish(self, records: Sequence[Record], *, timeout: float) -> list[str | None]:
@@ -47,7 +55,7 @@ class KafkaPublisher:
         if timeout <= 0:
             return [NO_TIME] * len(records)
         deadline = time.monotonic() + timeout
-        producer = self._producer or self._connect(timeout)
+        producer = self._producer or self._make(timeout)
         self._producer = producer
         reports: list[KafkaError | str | None] = [NO_REPORT] * len(records)
         for place, record in enumerate(records):
@@ -67,7 +75,7 @@ class KafkaPublisher:
             self._producer = None
         return [None if report is None else str(report) for report in reports]
 
-    def _connect(self, timeout: float) -> Producer:
+    def _make(self, timeout: float) -> Producer:
         own_ms = max(_LEAST_MS, int(timeout * 1000 * _OWN_SHARE))
         config = producer_config(
             self._bootstrap,
@@ -79,7 +87,7 @@ class KafkaPublisher:
             # librdkafka waits up to 10 s between two attempts, which a function has not.
             reconnect_backoff_max_ms=_LEAST_MS,
         )
-        return Producer({**config, "error_cb": _log_error}, logger=log)
+        return self._connect({**config, "error_cb": _log_error}, logger=log)
 
 
 def _produce(

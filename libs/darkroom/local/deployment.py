@@ -68,6 +68,7 @@ def deploy(
     allowed_origins: Sequence[str] = (),
     function_timeout: int = 30,
     queue_visibility: int | None = None,
+    max_concurrency: int = 0,
     log_level: str = "INFO",
     parameters: Mapping[str, str] | None = None,
     dependencies: Path | None = None,
@@ -77,9 +78,11 @@ def deploy(
     """Create the stack or bring it up to date, and wait until it is; times are seconds.
 
     ``endpoint_url`` is None for AWS itself. ``queue_visibility`` defaults to six times ``function_timeout``.
-    ``parameters`` are further ones of the template, by their names. ``dependencies`` is a folder of packages that go
-    into the function's zip (``fetch_dependencies``); the local endpoint runs functions with the packages of this
-    environment and needs none. ``session`` is a boto3 session; by default it comes from the environment.
+    ``max_concurrency`` limits the function's invocations at one time; 0 leaves that to the account, and the local
+    endpoint, which cannot read the limit, to its own five. ``parameters`` are further ones of the template, by their
+    names. ``dependencies`` is a folder of packages that go into the function's zip (``fetch_dependencies``); the local
+    endpoint runs functions with the packages of this environment and needs none. ``session`` is a boto3 session; by
+    default it comes from the environment.
 
     Raises:
         DeploymentError: a resource failed, or the stack was not ready before the deadline.
@@ -95,6 +98,7 @@ def deploy(
         "KafkaConfig": json.dumps(dict(kafka_config or {})),
         "FunctionTimeout": str(function_timeout),
         "QueueVisibilityTimeout": str(queue_visibility or function_timeout * VISIBILITY_TIMES_TIMEOUT),
+        "MaxConcurrency": str(max_concurrency),
         "LogLevel": log_level,
         **({"AllowedOrigins": ",".join(allowed_origins)} if allowed_origins else {}),
         **(parameters or {}),
