@@ -5,6 +5,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +65,7 @@ class Bucket:
         version = {} if version_id is None else {"VersionId": version_id}
         try:
             answer = self._client.get_object(Bucket=self.name, Key=key, **version)
-            with answer["Body"] as body:
+            with closing(answer["Body"]) as body:
                 if answer["ContentLength"] != size:
                     raise DownloadRefused(answer["ContentLength"])
                 chunks = []
@@ -88,10 +89,11 @@ class Bucket:
 
         The write is refused by S3 if the key exists, so a worker that was overtaken cannot replace its successor's
         bytes. Equal bytes are as good as written; others, as from an earlier release, are replaced after
-        ``still_ours`` has passed.
+        ``still_ours`` has passed, and only if they are still those that were seen before it.
 
         Raises:
-            StorageFailed: the store failed.
+            StorageFailed: the store failed, or somebody else wrote the key meanwhile.
+            Exception: whatever ``still_ours`` raises; then nothing was replaced.
 
         """
         checksum = b64encode(hashlib.sha256(data).digest()).decode()
@@ -112,9 +114,10 @@ class Bucket:
                 there = self._client.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")
                 if there.get("ChecksumSHA256") != checksum:
                     still_ours()
-                    self._client.put_object(**request)
+                    self._client.put_object(**request, IfMatch=there["ETag"])
         except ClientError as error:
-            raise _translated(error) from error
+            # "Not found" means here that the key went away meanwhile, not that an original is missing.
+            raise StorageFailed(f"{error.operation_name} {key}: {_code(error)}") from error
         except (BotoCoreError, OSError) as error:
             raise StorageFailed(f"PUT {key}: {error}") from error
 
@@ -128,8 +131,12 @@ def _version(version_id: str | None) -> str | None:
 
 
 def _translated(error: ClientError) -> Exception:
-    code = error.response.get("Error", {}).get("Code", "")
+    code = _code(error)
     operation = error.operation_name
     if code in ("NoSuchKey", "NoSuchVersion", "404"):
         return ObjectMissing(f"{operation}: {code}")
     return StorageFailed(f"{operation}: {code}")
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))

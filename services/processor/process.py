@@ -137,7 +137,12 @@ class Processor:
             log.warning("lease_lost")
             return Later(SHORTEST_WAIT)
         except (Cancelled, CalledOff):
-            return self._call_off(job)
+            self._call_off(job)
+            return Later(SHORTEST_WAIT)
+        except Outage:
+            # The attempt is given back here and not when work goes on: this process may be gone by then.
+            self._call_off(job)
+            raise
 
     def _again(self, asset_id: str) -> Asset:
         asset = self.store.find(asset_id)
@@ -149,7 +154,7 @@ class Processor:
         mine = asset.upload is not None and asset.upload.event_id == job.event.id
         if asset.status is Status.UPLOADING:
             started = self._change(job, asset, AssetProcessing(upload_event_id=job.event.id))
-            self.store.start(started)
+            self.store.start(started, job.lease)
             asset = started.after
         elif asset.status is not Status.PROCESSING or not mine:
             # An original is written once; a second version of it, or one that comes too late, changes nothing.
@@ -166,6 +171,13 @@ class Processor:
             log.info("asset_failed", code=rejected.code)
             return Finished()
         except _Retryable as error:
+            return self._retry(job, asset, error)
+        except (LeaseLost, Cancelled, CalledOff, Outage, PyMongoError):
+            raise
+        except Exception as defect:
+            # A picture that brings out a defect in this code must come to an end as well, so it costs attempts.
+            log.exception("attempt_defect")
+            error = _Retryable(FailureCode.RETRIES_EXHAUSTED, f"{type(defect).__name__}: {defect}")
             return self._retry(job, asset, error)
         self.store.finish(self._change(job, asset, ready), job.lease, outcome="ready")
         log.info("asset_ready", attempts=job.lease.attempts)
@@ -262,12 +274,11 @@ class Processor:
         log.warning("asset_given_up", code=code, reason=reason)
         return Finished()
 
-    def _call_off(self, job: "_Job") -> Verdict:
+    def _call_off(self, job: "_Job") -> None:
         try:
             self.inbox.release(job.lease, refund=True)
         except LeaseLost:
             log.info("lease_lost")
-        return Later(SHORTEST_WAIT)
 
     def _change(self, job: "_Job", asset: Asset, data: EventData) -> Change:
         return change(

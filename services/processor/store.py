@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import pymongo
 from pymongo import IndexModel
 from pymongo.client_session import ClientSession
 
@@ -12,6 +13,10 @@ from darkroom.outbox import COLLECTION as OUTBOX
 from darkroom.outbox import to_row
 from darkroom.outbox.rows import INDEXES
 from darkroom.runtime.mongo import Client, Db, in_transaction
+
+
+CALL_SECONDS = 10.0
+PROBE_SECONDS = 5.0
 
 
 class Conflict(Exception):
@@ -33,17 +38,24 @@ class Store:
 
     def find(self, asset_id: str) -> Asset | None:
         """The asset, or None if nobody registered it."""
-        document = self.db[ASSETS].find_one({"_id": asset_id})
+        with pymongo.timeout(CALL_SECONDS):
+            document = self.db[ASSETS].find_one({"_id": asset_id})
         return None if document is None else from_document(document)
 
-    def start(self, change: Change) -> None:
+    def start(self, change: Change, lease: Lease) -> None:
         """Record that processing began.
 
         Raises:
+            LeaseLost: another worker took the event over.
             Conflict: the asset moved on.
 
         """
-        in_transaction(self.client, lambda session: self._write(change, session))
+
+        def body(session: ClientSession) -> None:
+            self.inbox.renew(lease, session=session)
+            self._write(change, session)
+
+        in_transaction(self.client, body)
 
     def finish(self, change: Change, lease: Lease, *, outcome: str) -> None:
         """Record how processing ended, and that its event is done: all of it, or nothing.
@@ -77,7 +89,9 @@ class Store:
 
     def probe(self) -> None:
         """Ask the primary whether it is there; whatever this raises means that MongoDB cannot be used now."""
-        self.client.admin.command("ping")
+        with pymongo.timeout(PROBE_SECONDS):
+            # A read with majority concern, since a member that lost its majority still answers a ping.
+            self.db[ASSETS].find_one({}, {"_id": 1})
 
     def _write(self, change: Change, session: ClientSession) -> None:
         if change.before is None:

@@ -19,6 +19,9 @@ from darkroom.inbox.schedule import Item, Partition, Schedule
 
 log = structlog.get_logger()
 
+CALLED_OFF = 2.0
+"""Seconds for work to notice that it was called off, when a partition is taken away."""
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -68,7 +71,7 @@ class Handler(Protocol):
     """Works on one record. Called from several threads, never twice at once for one key.
 
     Its guarantee: when it answers Finished, the record's effect is durable. Whatever it raises but Outage counts as a
-    defect of the handler: the record is handed over again, after a growing pause.
+    defect of the handler: the record is handed over again, after a growing pause. So is a record that met an Outage.
     """
 
     def __call__(self, delivery: Delivery, /) -> Verdict: ...
@@ -79,7 +82,8 @@ class Bounds:
     """How much is held at once. Times in seconds.
 
     ``unfinished`` records in memory; ``span`` offsets between a partition's oldest unfinished record and its newest;
-    ``drain`` for work to end when a partition is taken away, ``grace`` when the process ends.
+    ``drain`` for work to end when a partition is taken away; ``grace`` from the wish to stop until ``run`` returns, of
+    which work has the first six tenths to end by itself.
     """
 
     unfinished: int = 1000
@@ -137,7 +141,6 @@ class OrderedConsumer:
         self._balanced_at = 0.0
         self._committed_at = 0.0
         self._commits_pending = 0
-        self._defects: dict[str, int] = {}
         self.last_poll = time.monotonic()
         self._workers = [
             threading.Thread(target=self._work, name=f"worker-{number}", daemon=True) for number in range(slots)
@@ -277,7 +280,8 @@ class OrderedConsumer:
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         partitions = [(p.topic, p.partition) for p in places]
         log.info("partitions_revoked", partitions=[p for _, p in partitions])
-        self._drain(partitions, time.monotonic() + self._bounds.drain, wait=lambda seconds: self._await(seconds))
+        deadline = time.monotonic() + self._bounds.drain
+        self._drain(partitions, deadline, deadline + CALLED_OFF, wait=self._await)
         with self._changed:
             offsets = {p: o for p, o in self._schedule.commits().items() if p in set(partitions)}
         if offsets:
@@ -294,17 +298,19 @@ class OrderedConsumer:
         self._drop(partitions)
         consumer.incremental_unassign(places)
 
-    def _drain(self, partitions: Iterable[Partition], deadline: float, *, wait: Callable[[float], None]) -> None:
-        """Start nothing more of these partitions and let what runs end; at the deadline it is called off."""
+    def _drain(
+        self, partitions: Iterable[Partition], deadline: float, end: float, *, wait: Callable[[float], None]
+    ) -> None:
+        """Start nothing more of these partitions and let what runs end: called off at ``deadline``, left at ``end``."""
         with self._changed:
             running = self._schedule.retire(partitions)
-        cancelled_until = deadline + 2.0
         while unfinished := [item for item in running if not self._ended(item)]:
             now = time.monotonic()
-            if now >= deadline:
+            # While a server is out of reach nothing comes to an end by waiting.
+            if now >= deadline or self._outage is not None:
                 for item in unfinished:
                     item.record.cancelled.set()
-            if now >= cancelled_until:
+            if now >= end:
                 log.warning("work_left_running", count=len(unfinished))
                 return
             wait(0.05)
@@ -325,29 +331,37 @@ class OrderedConsumer:
         self._paused.difference_update(partitions)
 
     def _shut_down(self) -> None:
-        deadline = time.monotonic() + self._bounds.grace
+        begun, grace = time.monotonic(), self._bounds.grace
         self._stopping = True
         partitions = self._assignment()
         if partitions:
             self._consumer.pause(_places(partitions))
         # Polling goes on while work drains, so that the group does not think this member dead.
-        self._drain(partitions, deadline, wait=self._poll)
+        self._drain(partitions, begun + 0.6 * grace, begun + 0.75 * grace, wait=self._poll_on)
         with self._changed:
             self._closing = True
             self._changed.notify_all()
             offsets = self._schedule.commits()
         self._send_commit(offsets)
-        while self._commits_pending and time.monotonic() < deadline + 5:
-            self._poll(0.1)
-        self._drop(partitions)
+        while self._commits_pending and time.monotonic() < begun + 0.9 * grace:
+            self._poll_on(0.05)
+        self._drop(self._assignment() | partitions)
         for worker in self._workers:
-            worker.join(max(0.1, deadline + 5 - time.monotonic()))
+            worker.join(max(0.0, begun + 0.9 * grace - time.monotonic()))
         # Leaving the group needs the broker; without it the session simply runs out there.
         closer = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
         closer.start()
-        closer.join(5)
+        closer.join(max(0.5, begun + grace - time.monotonic()))
         if closer.is_alive():
             log.warning("group_not_left")
+
+    def _poll_on(self, seconds: float) -> None:
+        """Poll for the group's and the commits' sake; a client that is past help must not stop the orderly end."""
+        try:
+            self._poll(seconds)
+        except KafkaException as error:
+            log.warning("kafka_error", error=str(error.args[0]), fatal=True)
+            self._await(seconds)
 
     def _assignment(self) -> set[Partition]:
         with self._changed:
@@ -357,11 +371,10 @@ class OrderedConsumer:
 
     def _work(self) -> None:
         while (item := self._next()) is not None:
-            verdict = self._handle(item.record)
+            verdict = self._handle(item)
             with self._changed:
                 if isinstance(verdict, Finished):
                     self._schedule.finish(item)
-                    self._defects.pop(item.record.owner, None)
                 else:
                     self._schedule.defer(item, time.monotonic() + verdict.seconds)
                 self._changed.notify_all()
@@ -381,18 +394,23 @@ class OrderedConsumer:
                     self._changed.wait()
         return None
 
-    def _handle(self, delivery: Delivery) -> Verdict:
+    def _handle(self, item: Item[Delivery]) -> Verdict:
+        delivery = item.record
         try:
-            return self._handler(delivery)
+            verdict = self._handler(delivery)
         except Outage as outage:
+            item.troubles += 1
             log.warning("outage", server=outage.server, cause=str(outage.__cause__))
             self._sit_out(outage, delivery.cancelled)
-            return Later(0)
+            # Not at once: the probe may pass while what the handler asked for still fails.
+            return Later(full_jitter(item.troubles, cap=self._bounds.outage_pause))
         except Exception:
             # Whatever a handler forgot must neither end the worker nor lose the record.
-            defects = self._defects[delivery.owner] = self._defects.get(delivery.owner, 0) + 1
+            item.troubles += 1
             log.exception("handler_defect", topic=delivery.topic, partition=delivery.partition, offset=delivery.offset)
-            return Later(full_jitter(defects, cap=self._bounds.defect_pause))
+            return Later(full_jitter(item.troubles, cap=self._bounds.defect_pause))
+        item.troubles = 0
+        return verdict
 
     def _sit_out(self, outage: Outage, cancelled: threading.Event) -> None:
         """Hold all work until the server answers again; the first worker to notice probes for all."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pymongo
 from pymongo import IndexModel, ReturnDocument
 from pymongo.client_session import ClientSession
 from pymongo.database import Database
@@ -11,6 +12,8 @@ from darkroom.inbox import leases
 from darkroom.inbox.leases import Claim, Lease, LeaseLost
 
 CLAIM_TRIES = 3
+LONGEST_ERROR = 1_000
+"""Characters kept of an attempt's error."""
 
 
 class Inbox:
@@ -18,15 +21,23 @@ class Inbox:
 
     Guarantee: of all workers that ever claimed an event, only the last one can renew, release, complete or bury it.
     Thread-safe. The row is kept for ``keep_seconds`` after its last claim or its end, which must be longer than the
-    topic's retention and the longest replay, or a very late duplicate would count as new.
+    topic's retention and the longest replay, or a very late duplicate would count as new. A call that MongoDB does not
+    answer ends after ``call_seconds`` with a PyMongoError whose ``timeout`` is true.
     """
 
     def __init__(
-        self, db: Database[dict[str, Any]], *, consumer: str, lease_seconds: float, keep_seconds: float = 90 * 86_400
+        self,
+        db: Database[dict[str, Any]],
+        *,
+        consumer: str,
+        lease_seconds: float,
+        keep_seconds: float = 90 * 86_400,
+        call_seconds: float = 10.0,
     ) -> None:
         self._rows = db[leases.COLLECTION]
         self._lease_ms = round(lease_seconds * 1000)
         self._keep_ms = round(keep_seconds * 1000)
+        self._call_seconds = call_seconds
         self.consumer = consumer
         self.lease_seconds = lease_seconds
 
@@ -42,13 +53,14 @@ class Inbox:
         """
         for tries_left in reversed(range(CLAIM_TRIES)):
             try:
-                row = self._rows.find_one_and_update(
-                    leases.key(self.consumer, event_id),
-                    leases.claim(owner, lease_ms=self._lease_ms, keep_ms=self._keep_ms),
-                    upsert=True,
-                    projection=leases.CLAIM_PROJECTION,
-                    return_document=ReturnDocument.AFTER,
-                )
+                with pymongo.timeout(self._call_seconds):
+                    row = self._rows.find_one_and_update(
+                        leases.key(self.consumer, event_id),
+                        leases.claim(owner, lease_ms=self._lease_ms, keep_ms=self._keep_ms),
+                        upsert=True,
+                        projection=leases.CLAIM_PROJECTION,
+                        return_document=ReturnDocument.AFTER,
+                    )
                 if row is None:
                     raise AssertionError("an upsert that returns the document after it always has one")
                 return leases.read_claim(self.consumer, event_id, owner, row)
@@ -58,14 +70,14 @@ class Inbox:
                     raise
         raise AssertionError("unreachable")
 
-    def renew(self, lease: Lease) -> None:
-        """Extend the lease to its full length from now.
+    def renew(self, lease: Lease, *, session: ClientSession | None = None) -> None:
+        """Extend the lease to its full length from now; in ``session``'s transaction, as the condition of its writes.
 
         Raises:
-            LeaseLost: somebody else took the event over.
+            LeaseLost: somebody else took the event over; the transaction must not commit.
 
         """
-        self._write(lease, leases.renew(lease_ms=self._lease_ms))
+        self._write(lease, leases.renew(lease_ms=self._lease_ms), session)
 
     def release(self, lease: Lease, *, delay: float = 0.0, error: str | None = None, refund: bool = False) -> None:
         """Give the event back for another attempt in ``delay`` seconds at the earliest; ``refund`` uncounts this one.
@@ -74,6 +86,7 @@ class Inbox:
             LeaseLost: somebody else took the event over.
 
         """
+        error = None if error is None else error[:LONGEST_ERROR]
         self._write(lease, leases.release(delay_ms=round(delay * 1000), error=error, refund=refund))
 
     def complete(self, lease: Lease, *, outcome: str, session: ClientSession | None = None) -> None:
@@ -95,5 +108,7 @@ class Inbox:
         self._write(lease, leases.finish(leases.DEAD, outcome=outcome, keep_ms=self._keep_ms), session)
 
     def _write(self, lease: Lease, update: list[dict[str, Any]], session: ClientSession | None = None) -> None:
-        if self._rows.update_one(leases.held(lease), update, session=session).matched_count == 0:
+        with pymongo.timeout(self._call_seconds):
+            matched = self._rows.update_one(leases.held(lease), update, session=session).matched_count
+        if matched == 0:
             raise LeaseLost(f"{lease.consumer}: event {lease.event_id} is no longer held under fence {lease.fence}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import pymongo
 import structlog
 from pymongo.errors import PyMongoError
 
@@ -61,7 +62,9 @@ class LeaseKeeper:
     def _run(self) -> None:
         while (held := self._next_due()) is not None:
             try:
-                self._inbox.renew(held.lease)
+                # One call that hangs must not let all other leases run out.
+                with pymongo.timeout(max(0.5, self._every)):
+                    self._inbox.renew(held.lease)
             except LeaseLost:
                 with self._changed:
                     still_held = held in self._held
@@ -72,6 +75,10 @@ class LeaseKeeper:
                     held.lost.set()
             except PyMongoError as error:
                 log.warning("lease_renewal_failed", event_id=held.lease.event_id, error=str(error))
+                held.renew_at = time.monotonic() + min(1.0, self._every)
+            except Exception:
+                # Without this thread every lease of the process would run out, however alive its workers are.
+                log.exception("lease_renewal_failed", event_id=held.lease.event_id)
                 held.renew_at = time.monotonic() + min(1.0, self._every)
             else:
                 held.renew_at = time.monotonic() + self._every

@@ -80,10 +80,10 @@ def claim(owner: str, *, lease_ms: int, keep_ms: int) -> list[Document]:
     """
     unfinished = {"$not": [{"$in": ["$state", [COMPLETED, DEAD]]}]}
     free = {"$and": [unfinished, {"$lte": ["$lease_until", "$$NOW"]}, {"$lte": ["$not_before", "$$NOW"]}]}
-    ours = {"$and": [unfinished, {"$eq": ["$lease_owner", owner]}]}
+    ours = {"$and": [unfinished, {"$eq": ["$lease_owner", {"$literal": owner}]}]}
     taken = {
         "state": PROCESSING,
-        "lease_owner": owner,
+        "lease_owner": {"$literal": owner},
         "lease_until": {"$add": ["$$NOW", lease_ms]},
         "fence": {"$add": [{"$ifNull": ["$fence", 0]}, 1]},
         "attempts": {"$add": [{"$ifNull": ["$attempts", 0]}, 1]},

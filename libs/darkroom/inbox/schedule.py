@@ -17,14 +17,20 @@ Partition = tuple[str, int]
 
 @dataclass(eq=False)
 class Item(Generic[RecordT]):
-    """One record on its way. ``dropped``: its partition was taken away; what becomes of it no longer counts here."""
+    """One record on its way.
+
+    ``retired``: it may end what it does but is not started again. ``dropped``: its partition was taken away; what
+    becomes of it no longer counts here. ``troubles`` counts its hand-overs in a row that came to nothing.
+    """
 
     partition: Partition
     offset: int
     key: Hashable
     record: RecordT
     finished: bool = False
+    retired: bool = False
     dropped: bool = False
+    troubles: int = 0
 
 
 @dataclass(eq=False)
@@ -43,6 +49,7 @@ class _Window(Generic[RecordT]):
     items: deque[Item[RecordT]] = field(default_factory=deque)
     end: int = -1
     committed: int = -1
+    retired: bool = False
 
     def watermark(self) -> int:
         """Every offset below it is finished; -1 before the first record."""
@@ -71,14 +78,15 @@ class Schedule(Generic[RecordT]):
         return set(self._windows)
 
     def assign(self, partitions: Iterable[Partition]) -> None:
-        """Begin with ``partitions``, without any record yet."""
+        """Begin with ``partitions``, without any record yet; what was known of them is forgotten."""
+        self.drop(partitions := list(partitions))
         for partition in partitions:
             self._windows[partition] = _Window()
 
     def add(self, item: Item[RecordT]) -> bool:
-        """Take a record in; false if it is not wanted: its partition is not assigned, or its offset came before."""
+        """Take a record in; false if it is not wanted: its partition is not assigned or retired, or its offset came before."""
         window = self._windows.get(item.partition)
-        if window is None or item.offset < window.end:
+        if window is None or window.retired or item.offset < window.end:
             return False
         if window.end < 0:
             window.committed = item.offset
@@ -119,7 +127,7 @@ class Schedule(Generic[RecordT]):
 
     def defer(self, item: Item[RecordT], until: float) -> None:
         """The record has to wait; records of its key wait with it, all others go on."""
-        if item.dropped:
+        if item.retired:
             self._leave(item)
             return
         lane = self._lanes[item.key]
@@ -132,6 +140,8 @@ class Schedule(Generic[RecordT]):
         """Start nothing more of these partitions; gives what is being worked on and may still move their watermark."""
         gone = set(partitions)
         running = []
+        for partition in gone & self._windows.keys():
+            self._windows[partition].retired = True
         for key, lane in list(self._lanes.items()):
             # What runs keeps its place, so that the same record, assigned to us anew, waits until it has ended.
             kept = deque(
@@ -140,6 +150,7 @@ class Schedule(Generic[RecordT]):
                 if item.partition not in gone or (lane.running and place == 0)
             )
             if lane.running and lane.items[0].partition in gone:
+                lane.items[0].retired = True
                 running.append(lane.items[0])
             lane.items = kept
             if not kept:

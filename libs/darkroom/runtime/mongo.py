@@ -69,6 +69,11 @@ def in_transaction(client: Client, body: Callable[[ClientSession], ResultT], *, 
 
     Snapshot reads, majority writes. The driver repeats the body on a TransientTransactionError and the commit on an
     UnknownTransactionCommitResult, all within ``seconds``.
+
+    Raises:
+        pymongo.errors.PyMongoError: the server refused, or ``timeout`` is true and it is not known whether the
+            transaction was committed. Whatever ``body`` raises passes through, and then nothing was written.
+
     """
     with pymongo.timeout(seconds), client.start_session() as session:
         return session.with_transaction(body, **TRANSACTION)
