@@ -100,16 +100,16 @@ def _folder(data: Path | None) -> Iterator[Path]:
 def _show_journey(console: Console, uploader: Uploader, tail: Tail) -> Outcome:
     photo = dusk()
     console.print(f"\nSending dusk.jpg ({len(photo):,} bytes) …\n", highlight=False)
-    # The first one pays for everything that is not warm yet; it is sent, and told, like any other.
     sent = uploader.send(filename="dusk.jpg", content_type="image/jpeg", data=photo)
     seen = tail.wait_for_end(sent.asset_id, deadline=DEADLINE)
     outcome = _outcome("dusk.jpg", uploader, sent, seen)
     console.print(_timeline(sent, seen))
-    last = seen[-1] if seen else None
-    if last is not None:
-        console.print(f"\n{last.event.type} as it was read from Kafka:")
-        console.print_json(last.event.model_dump_json(exclude_none=True), default=str)
-        console.print_json(last.event.data.model_dump_json(exclude_none=True))
+    if seen:
+        event = seen[-1].event
+        console.print(f"\n{event.type} as it was read from Kafka:")
+        console.print_json(
+            data={**event.model_dump(mode="json", exclude={"data"}), "data": event.data.model_dump(mode="json")}
+        )
     return outcome
 
 
