@@ -86,13 +86,27 @@ class SessionServers:
         return self._addresses[variable]
 
 
+def aws_environment() -> dict[str, str]:
+    """What a service needs to reach the tests' endpoint; for a local one, credentials that mean nothing."""
+    if os.environ.get(AWS_VARIABLE):
+        return {}
+    return {"AWS_REGION": DEFAULT_REGION, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+
+
+def aws_session() -> Any:
+    """A boto3 session for the tests' endpoint."""
+    given = aws_environment()
+    return boto3.session.Session(
+        aws_access_key_id=given.get("AWS_ACCESS_KEY_ID"),
+        aws_secret_access_key=given.get("AWS_SECRET_ACCESS_KEY"),
+        region_name=given.get("AWS_REGION") or os.environ.get("AWS_REGION", DEFAULT_REGION),
+    )
+
+
 def aws_client(service: str, endpoint: str) -> Any:
-    """A boto3 client for the tests' endpoint; on a local one, credentials that mean nothing."""
-    own = os.environ.get(AWS_VARIABLE)
-    credentials = {} if own else {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-    region = (os.environ.get("AWS_REGION") if own else None) or DEFAULT_REGION
+    """A boto3 client for the tests' endpoint."""
     config = Config(s3={"addressing_style": "path"}, retries={"max_attempts": 2})
-    return boto3.client(service, endpoint_url=endpoint, region_name=region, config=config, **credentials)
+    return aws_session().client(service, endpoint_url=endpoint, config=config)
 
 
 def delete_topics(bootstrap: str, prefix: str) -> None:

@@ -20,7 +20,7 @@ from darkroom.local.stack import Stack, start_stack
 from darkroom.runtime.kafka import producer_config
 from support.eventually import eventually
 from support.failpoints import FailPoints
-from support.servers import aws_client
+from support.servers import aws_client, aws_environment, aws_session
 
 OWNER = "system-test"
 SETTINGS = {
@@ -28,8 +28,6 @@ SETTINGS = {
     "DARKROOM_LEASE_SECONDS": "3",
     "DARKROOM_RELAY_LEASE_SECONDS": "3",
     "DARKROOM_BACKOFF_SECONDS": "1",
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
 }
 
 
@@ -118,7 +116,8 @@ def world(
             topic_prefix=prefix,
             database=database,
             stack_name="system",
-            settings=SETTINGS,
+            settings=SETTINGS | aws_environment(),
+            session=aws_session(),
             environment=given,
         ) as stack,
         MongoClient[dict[str, Any]](mongo_url, tz_aware=True) as client,

@@ -54,11 +54,13 @@ def start_stack(
     relays: int = 1,
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    session: Any = None,
 ) -> Iterator[Stack]:
     """Start everything, yield it once every service is ready, and end what was started.
 
     Servers named by ``environment`` (None: os.environ) are used instead of local ones, see ``start_servers``.
-    ``settings`` are further environment variables for the services. Raises LocalServerError.
+    ``settings`` are further environment variables for the services. ``session`` is the boto3 session that deploys; by
+    default AWS's own variables decide, and for a local endpoint credentials that mean nothing. Raises LocalServerError.
     """
     port = free_ports(1)[0] if api_port is None else require_free(api_port, server="The API")
     api_url = f"http://{HOST}:{port}"
@@ -70,7 +72,7 @@ def start_stack(
         ensure_topics(servers.kafka_bootstrap, topics.specs())
         outputs = deploy(
             servers.aws_endpoint_url,
-            session=_session(servers),
+            session=session or _session(servers),
             stack_name=stack_name,
             kafka_bootstrap=servers.kafka_bootstrap,
             topic_prefix=topic_prefix,
