@@ -152,7 +152,7 @@ def test_a_standalone_mongod_is_refused(api_environment: dict[str, str], tmp_pat
         port = free.getsockname()[1]
     data = tmp_path / "data"
     data.mkdir()
-    command = [find_mongod(), "--dbpath", data, "--port", str(port), "--bind_ip", "127.0.0.1"]
+    command = [str(find_mongod()), "--dbpath", str(data), "--port", str(port), "--bind_ip", "127.0.0.1"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as mongod:
         try:
             told = refused(api_environment, DARKROOM_MONGO_URL=f"mongodb://127.0.0.1:{port}/")

@@ -105,8 +105,13 @@ def test_the_fingerprint_is_of_the_meaning() -> None:
         b'{ "size": 1234, "content_type": "IMAGE/jpeg", "filename": "photo.jpg", "checksum_sha256": null }',
     ]
     assert len({fingerprint(parse(body)) for body in same}) == 1
-    others = [{"filename": "Photo.jpg"}, {"content_type": "image/png"}, {"size": 1235}, {"checksum_sha256": DIGEST}]
-    assert len({fingerprint(parse({**GOOD, **other})) for other in [{}, *others]}) == 5
+    others: list[dict[str, Any]] = [
+        {"filename": "Photo.jpg"},
+        {"content_type": "image/png"},
+        {"size": 1235},
+        {"checksum_sha256": DIGEST},
+    ]
+    assert len({fingerprint(parse({**GOOD, **other})) for other in ({}, *others)}) == 5
 
 
 @pytest.mark.parametrize(("content_type", "extension"), EXTENSIONS.items())
