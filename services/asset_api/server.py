@@ -80,9 +80,15 @@ async def serve(settings: Settings) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Called TCP in so many words: asyncio turns Nagle's delay (40 ms an answer) off only for sockets that say so.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
     except OSError as error:
+        listener.close()
         raise StartRefused(
             f"cannot listen on {host} port {port} (DARKROOM_HTTP_HOST, DARKROOM_HTTP_PORT): {error.strerror}"
         ) from error
+    return listener

@@ -31,7 +31,10 @@ def configure(*, service: str, level: str = "INFO") -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 named,
-                structlog.processors.dict_tracebacks,
+                # Without local variables, which structlog adds by default: they hold tokens and secrets.
+                structlog.processors.ExceptionRenderer(
+                    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+                ),
                 structlog.processors.JSONRenderer(),
             ],
         )

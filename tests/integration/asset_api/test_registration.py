@@ -1,0 +1,184 @@
+"""One asset for one key, over real transactions and several processes."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from darkroom.assets import fold, from_document, to_document
+from darkroom.local.mongod import find_mongod
+from darkroom.outbox import from_row
+from support.eventually import eventually
+
+Api = Any
+Db = Database[dict[str, Any]]
+WANTED = {"filename": "photo.jpg", "content_type": "image/jpeg", "size": 4}
+
+
+async def post_all(apis: list[Api], keys: list[str]) -> list[httpx.Response]:
+    """One POST for each key, all at once, spread over the processes."""
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(timeout=30, limits=limits) as client:
+        posts = [
+            client.post(f"{apis[n % len(apis)].url}/assets", json=WANTED, headers=apis[0].headers(key=key))
+            for n, key in enumerate(keys)
+        ]
+        return await asyncio.gather(*posts)
+
+
+def test_parallel_posts_of_one_key_make_one_asset(start_api: Callable[..., Api], api: Api, api_db: Db) -> None:
+    key = uuid.uuid4().hex
+    answers = asyncio.run(post_all([api, start_api()], [key] * 100))
+    assert Counter(answer.status_code for answer in answers) == {201: 1, 200: 99}
+    (asset_id,) = {answer.json()["asset_id"] for answer in answers}
+    assert all(answer.headers["idempotency-replayed"] == "true" for answer in answers if answer.status_code == 200)
+    assert api_db.assets.count_documents({"idempotency_key": key}) == 1
+    assert api_db.outbox_events.count_documents({"data.idempotency_key": key}) == 1
+    assert api_db.outbox_events.count_documents({"asset_id": asset_id}) == 1
+
+
+def test_many_keys_at_once_make_one_asset_each(api: Api, api_db: Db) -> None:
+    keys = [uuid.uuid4().hex for _ in range(20)]
+    answers = asyncio.run(post_all([api], keys * 10))
+    assert Counter(answer.status_code for answer in answers) == {201: 20, 200: 180}
+    assert len({answer.json()["asset_id"] for answer in answers}) == 20
+    assert api_db.outbox_events.count_documents({"data.idempotency_key": {"$in": keys}}) == 20
+
+
+def test_the_document_is_the_fold_of_the_stream(api: Api, api_db: Db) -> None:
+    answer = api.http.post(
+        "/assets",
+        json={**WANTED, "filename": "Cafe\u0301.jpg"},
+        headers={**api.headers(key=uuid.uuid4().hex), "X-Request-ID": "my-request"},
+    )
+    assert answer.status_code == 201
+    assert answer.headers["location"] == f"/assets/{answer.json()['asset_id']}"
+    document = api_db.assets.find_one({"_id": answer.json()["asset_id"]})
+    stream = [from_row(row) for row in api_db.outbox_events.find({"asset_id": answer.json()["asset_id"]})]
+    assert document == to_document(fold(stream))
+    assert document is not None
+    assert from_document(document).filename == "Café.jpg"
+    assert stream[0].correlation_id == "my-request"
+
+
+def test_a_key_is_bound_to_owner_case_and_request(api: Api) -> None:
+    key = uuid.uuid4().hex
+    first = api.register(key=key)
+    assert first.status_code == 201
+    for same in (api.register(key=f'"{key}"'), api.register(key=key, content_type="IMAGE/JPEG")):
+        assert (same.status_code, same.json()["asset_id"]) == (200, first.json()["asset_id"])
+        assert same.headers["idempotency-replayed"] == "true"
+    for other in (api.register(key=key.upper()), api.register(key=key, owner="owner-2")):
+        assert other.status_code == 201
+        assert "idempotency-replayed" not in other.headers
+    reused = api.register(key=key, size=5)
+    assert (reused.status_code, reused.json()["type"]) == (422, "urn:darkroom:problem:idempotency-key-reused")
+
+
+def test_indexes_are_there_before_traffic(api: Api, api_db: Db) -> None:
+    assets = {name: (index["key"], index.get("unique", False)) for name, index in indexes(api_db, "assets")}
+    assert ([("owner_id", 1), ("idempotency_key", 1)], True) in assets.values()
+    assert assets["listing"][0] == [("owner_id", 1), ("created_at", -1), ("_id", 1)]
+    assert "unpublished" in dict(indexes(api_db, "outbox_events"))
+
+
+def indexes(db: Db, collection: str) -> list[tuple[str, Any]]:
+    return list(db[collection].index_information().items())
+
+
+def test_the_log_knows_paths_but_neither_queries_nor_tokens(api: Api) -> None:
+    answer = api.http.get("/assets/x?secret=in-query-7", headers=api.headers())
+    mine = answer.headers["x-request-id"]
+    (line,) = eventually(lambda: [event for event in api.events() if event.get("request_id") == mine])
+    assert (line["event"], line["path"], line["status"]) == ("request", "/assets/x", 404)
+    log = api.log.read_text()
+    assert "in-query-7" not in log
+    assert answer.request.headers["authorization"].split()[1] not in log
+
+
+def test_without_mongodb_it_is_not_ready_and_says_when_to_come_back(
+    start_api: Callable[..., Api], mongo_url: str
+) -> None:
+    api = start_api(DARKROOM_MONGO_SECONDS="1")
+    assert api.http.get("/readyz").status_code == 200
+    with MongoClient[dict[str, Any]](mongo_url) as client:
+        failing = {"failCommands": ["find"], "errorCode": 11600, "appName": "darkroom-asset-api"}
+        client.admin.command({"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": failing})
+        try:
+            answer = api.register(key="no-database")
+        finally:
+            client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:darkroom:problem:unavailable")
+    assert int(answer.headers["retry-after"]) > 0
+    # A failure is not remembered: the key works as if it had never been used.
+    eventually(lambda: api.register(key="no-database").status_code == 201)
+
+
+def test_sigterm_ends_it_in_order(start_api: Callable[..., Api]) -> None:
+    api = start_api()
+    api.process.send_signal(signal.SIGTERM)
+    assert api.process.wait(timeout=10) == 0
+    assert api.events()[-1]["event"] == "api_stopped"
+
+
+def refused(environment: dict[str, str], **changed: str) -> str:
+    """What the API says when it does not start."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "asset_api"],
+        env={**environment, **changed},
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    told = ended.stderr.decode()
+    assert ended.returncode not in (0, None), told
+    assert "Traceback" not in told
+    return told
+
+
+def test_a_standalone_mongod_is_refused(api_environment: dict[str, str], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    data = tmp_path / "data"
+    data.mkdir()
+    command = [str(find_mongod()), "--dbpath", str(data), "--port", str(port), "--bind_ip", "127.0.0.1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as mongod:
+        try:
+            told = refused(api_environment, DARKROOM_MONGO_URL=f"mongodb://127.0.0.1:{port}/")
+        finally:
+            mongod.terminate()
+    assert "standalone mongod" in told
+    assert "--replSet" in told
+
+
+def test_what_is_set_up_wrongly_is_told_in_one_line(api_environment: dict[str, str], api: Api) -> None:
+    told = refused(api_environment, DARKROOM_JWT_SECRET="too-short-7")
+    assert "DARKROOM_JWT_SECRET" in told
+    assert "32 bytes" in told
+    assert "too-short-7" not in told
+    taken = api.url.rpartition(":")[2]
+    assert f"port {taken}" in refused(api_environment, DARKROOM_HTTP_PORT=taken)
+
+
+def test_bodies_over_the_limit_are_refused_while_they_arrive(api: Api) -> None:
+    def endless() -> Any:
+        yield b'{"filename": "'
+        for _ in range(64):
+            yield b"x" * 4096
+
+    headers = {**api.headers(key=uuid.uuid4().hex), "Content-Type": "application/json"}
+    answer = api.http.post("/assets", content=endless(), headers=headers)
+    assert answer.status_code == 413
+    million = json.dumps({**WANTED, "filename": "x" * 1_000_000})
+    assert api.http.post("/assets", content=million, headers=headers).status_code == 413

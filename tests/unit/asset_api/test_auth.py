@@ -1,0 +1,123 @@
+"""Only a token that we signed, for us, now, lets anybody in."""
+
+import base64
+import json
+import time
+from typing import Any
+
+import jwt
+import pytest
+from pydantic import ValidationError
+
+from asset_api.auth import Caller, InvalidToken, Tokens
+from asset_api.settings import Settings
+from darkroom.runtime.tokens import mint
+
+SECRET = "unit-test-secret-of-more-than-32-bytes"
+
+
+def claims(**changed: Any) -> dict[str, Any]:
+    now = int(time.time())
+    good = {"sub": "owner-1", "aud": "darkroom", "iss": "darkroom", "iat": now, "exp": now + 60, **changed}
+    return {name: value for name, value in good.items() if value is not ...}
+
+
+def signed(payload: str | dict[str, Any], *, header: dict[str, Any] | None = None, secret: str = SECRET) -> str:
+    """A token with a good HS256 signature over whatever header and payload."""
+    text = payload if isinstance(payload, str) else json.dumps(payload)
+    parts = [json.dumps(header or {"alg": "HS256", "typ": "JWT"}), text]
+    body = b".".join(base64.urlsafe_b64encode(part.encode()).rstrip(b"=") for part in parts)
+    signature = jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256).sign(body, secret.encode())
+    return (body + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")).decode()
+
+
+def tokens() -> Tokens:
+    return Tokens(secret=SECRET, audience="darkroom", issuer="darkroom", leeway_seconds=10)
+
+
+def test_a_minted_token_is_accepted() -> None:
+    assert tokens().caller(mint(SECRET, owner="owner-1")) == Caller(owner_id="owner-1")
+    assert tokens().caller(signed(claims())) == Caller(owner_id="owner-1")
+    # Clocks may differ by the leeway.
+    assert tokens().caller(mint(SECRET, owner="owner-1", seconds=-5)) == Caller(owner_id="owner-1")
+
+
+def test_a_token_is_minted_for_somebody() -> None:
+    with pytest.raises(ValueError, match="owner"):
+        mint(SECRET, owner=" ")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        claims(exp=...),
+        claims(sub=...),
+        claims(aud=...),
+        claims(iss=...),
+        claims(exp=int(time.time()) - 60),
+        claims(nbf=int(time.time()) + 600),
+        claims(iat=int(time.time()) + 600),
+        claims(exp="soon"),
+        claims(exp=None),
+        claims(exp={}),
+        claims(aud="another"),
+        claims(aud=["another", "third"]),
+        claims(aud=None),
+        claims(iss="another"),
+        claims(iss=["darkroom"]),
+        claims(sub=123),
+        claims(sub=""),
+        claims(sub="  "),
+        claims(sub=None),
+        claims(sub=["owner-1"]),
+        claims(sub={"$gt": ""}),
+        claims(sub="a\u0000b"),
+        claims(sub="\ud800"),
+        claims(sub="x" * 256),
+        json.dumps(claims()).replace('"exp": ', '"exp": 1e999, "was": '),
+        json.dumps(claims()).replace('"exp": ', '"exp": NaN, "was": '),
+        "[" * 3000,
+        "[]",
+        "null",
+        "no json",
+    ],
+    ids=lambda payload: str(payload)[:60].encode("ascii", "backslashreplace").decode(),
+)
+def test_well_signed_but_wrong_claims_are_refused(payload: str | dict[str, Any]) -> None:
+    with pytest.raises(InvalidToken):
+        tokens().caller(signed(payload))
+
+
+@pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "nOnE", "HS384", "HS512", "RS256", "", None, 7, []])
+def test_the_algorithm_is_not_the_tokens_to_choose(algorithm: object) -> None:
+    with_signature = signed(claims(), header={"alg": algorithm, "typ": "JWT"})
+    without = with_signature.rpartition(".")[0] + "."
+    for token in (with_signature, without, without.removesuffix(".")):
+        with pytest.raises(InvalidToken):
+            tokens().caller(token)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        signed(claims(), secret="another-secret-of-more-than-32-bytes!"),
+        signed(claims())[:-4] + "AAAA",
+        signed(claims(), header={"alg": "HS256", "crit": ["x"], "x": 1}),
+        "",
+        "a.b.c",
+        "a" * 9000,
+        "é.é.é",
+        "..",
+    ],
+    ids=range(8),
+)
+def test_what_we_did_not_sign_is_refused(token: str) -> None:
+    with pytest.raises(InvalidToken):
+        tokens().caller(token)
+
+
+def test_a_short_secret_is_refused_at_the_start(settings: Settings) -> None:
+    with pytest.raises(ValidationError, match="32 bytes") as caught:
+        Settings(**{**settings.model_dump(), "jwt_secret": "short-secret"})
+    assert "short-secret" not in str(caught.value.errors(include_input=False))
+    assert SECRET not in repr(settings)

@@ -1,0 +1,169 @@
+"""Every way to fail ends as a problem that tells nothing of the inside."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from botocore.exceptions import NoCredentialsError
+from fastapi import FastAPI
+from pymongo.errors import AutoReconnect, DuplicateKeyError, NetworkTimeout, PyMongoError
+
+from asset_api import problems
+from asset_api.edge import Edge
+from asset_api.errors import CannotSign
+from asset_api.problems import Problems
+
+Ask = Callable[..., httpx.Response]
+GOOD = {"filename": "photo.jpg", "content_type": "image/jpeg", "size": 1234}
+
+
+def said(answer: httpx.Response) -> tuple[int, str]:
+    content = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert content["status"] == answer.status_code
+    assert content["request_id"] == answer.headers["x-request-id"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    return answer.status_code, content["type"].removeprefix("urn:darkroom:problem:")
+
+
+def test_each_type_is_told_once() -> None:
+    assert len({kind.value.type for kind in Problems}) == len(Problems)
+
+
+def test_unknown_addresses_and_methods(ask: Ask) -> None:
+    assert said(ask("GET", "/nope")) == (404, "not-found")
+    assert said(ask("GET", "/pages/../app.py")) == (404, "not-found")
+    assert said(ask("GET", "/pages/index.html")) == (404, "not-found")
+    answer = ask("PUT", "/assets")
+    assert said(answer) == (405, "method-not-allowed")
+    assert answer.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("path", ["/assets/5f0c8a4e-0000-0000-0000-000000000000", "/assets/x"])
+@pytest.mark.parametrize("given", [[], ["Basic eDp5"], ["Bearer"], ["Bearer "], ["Bearer x"], ["Bearer x", "Bearer y"]])
+def test_without_a_token_everything_is_401(ask: Ask, path: str, given: list[str]) -> None:
+    answer = ask("GET", path, headers=[("Authorization", value) for value in given])
+    assert said(answer) == (401, "unauthenticated")
+    assert answer.headers["www-authenticate"].startswith('Bearer realm="darkroom"')
+
+
+def test_authentication_comes_before_everything(ask: Ask) -> None:
+    assert said(ask("POST", "/assets", content=b"x" * 100_000)) == (401, "unauthenticated")
+
+
+@pytest.mark.parametrize(
+    ("headers", "content", "expected"),
+    [
+        ([], json.dumps(GOOD), (400, "missing-idempotency-key")),
+        ([("Idempotency-Key", "a"), ("idempotency-key", "a")], json.dumps(GOOD), (400, "invalid-idempotency-key")),
+        ([("Idempotency-Key", "a b")], json.dumps(GOOD), (400, "invalid-idempotency-key")),
+        ([("Idempotency-Key", "a")], "{", (400, "malformed-body")),
+        ([("Idempotency-Key", "a")], b"\xff\xfe", (400, "malformed-body")),
+        ([("Idempotency-Key", "a")], json.dumps({**GOOD, "size": 0}), (422, "invalid-request")),
+        ([("Idempotency-Key", "a")], json.dumps({**GOOD, "\udcff": 1}), (400, "malformed-body")),
+        ([("Idempotency-Key", "a")], " " * (64 * 1024 + 1), (413, "body-too-large")),
+        ([("Idempotency-Key", "a"), ("Content-Type", "text/plain")], "{}", (415, "unsupported-media-type")),
+    ],
+)
+def test_a_refused_registration(
+    ask: Ask, token: str, headers: list[tuple[str, str]], content: str | bytes, expected: tuple[int, str]
+) -> None:
+    json_type = [] if any(name == "Content-Type" for name, _ in headers) else [("Content-Type", "application/json")]
+    answer = ask(
+        "POST", "/assets", headers=[("Authorization", f"Bearer {token}"), *json_type, *headers], content=content
+    )
+    assert said(answer) == expected
+    if expected[1] == "invalid-request":
+        assert answer.json()["errors"][0]["field"] == "size"
+
+
+def test_many_errors_are_cut(ask: Ask, token: str) -> None:
+    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "a"}
+    answer = ask("POST", "/assets", headers=headers, json={f"f{n}" * 30: n for n in range(200)})
+    assert said(answer) == (422, "invalid-request")
+    assert len(answer.json()["errors"]) == 20
+    assert len(answer.content) < 5000
+
+
+@pytest.mark.parametrize(("given", "kept"), [("abc-1.2:3", True), ("x" * 129, False), ("a b", False), ("é", False)])
+def test_a_sane_request_id_is_kept(ask: Ask, given: str, *, kept: bool) -> None:
+    answer = ask("GET", "/healthz", headers=[(b"X-Request-ID", given.encode())])
+    assert answer.status_code == 200
+    assert (answer.headers["x-request-id"] == given) is kept
+
+
+def raising(error: Exception) -> httpx.Response:
+    app = FastAPI()
+    problems.install(app)
+    app.add_middleware(Edge)
+
+    @app.get("/")
+    async def fail() -> None:
+        raise error
+
+    async def once() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://api") as client:
+            return await client.get("/")
+
+    return asyncio.run(once())
+
+
+class Labelled(PyMongoError):
+    def has_error_label(self, label: str) -> bool:
+        return label == "TransientTransactionError"
+
+
+@pytest.mark.parametrize("error", [AutoReconnect("db-host-7"), NetworkTimeout("db-host-7"), Labelled("db-host-7")])
+def test_a_database_out_of_reach_is_503_and_says_when_to_come_back(error: Exception) -> None:
+    answer = raising(error)
+    assert said(answer) == (503, "unavailable")
+    assert int(answer.headers["retry-after"]) > 0
+    assert "db-host-7" not in answer.text
+
+
+@pytest.mark.parametrize("error", [CannotSign("secret-role"), NoCredentialsError()])
+def test_no_credentials_is_503(error: Exception) -> None:
+    answer = raising(error)
+    assert said(answer) == (503, "unavailable")
+    assert "secret-role" not in answer.text
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("inside-7"), DuplicateKeyError("E11000 inside-7")])
+def test_a_fault_of_ours_is_500_without_internals(error: Exception) -> None:
+    answer = raising(error)
+    assert said(answer) == (500, "internal")
+    assert "inside-7" not in answer.text
+
+
+def test_only_named_origins_may_call(ask: Ask) -> None:
+    preflight: dict[str, Any] = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization, content-type, idempotency-key",
+    }
+    allowed = ask("OPTIONS", "/assets", headers={"Origin": "https://app.example", **preflight})
+    assert allowed.headers["access-control-allow-origin"] == "https://app.example"
+    refused = ask("OPTIONS", "/assets", headers={"Origin": "https://evil.example", **preflight})
+    assert "access-control-allow-origin" not in refused.headers
+
+
+def test_the_page_lets_no_script_in_and_talks_to_s3_alone(ask: Ask) -> None:
+    page = ask("GET", "/")
+    policy = page.headers["content-security-policy"]
+    origin = "https://pictures-of-us.s3.eu-west-1.amazonaws.com"
+    assert f"connect-src 'self' {origin};" in policy
+    assert f"img-src 'self' blob: {origin};" in policy
+    assert "unsafe" not in policy
+    assert "<script src=" in page.text
+    for name in ("app.js", "app.css"):
+        assert f"/pages/{name}" in page.text
+        assert ask("GET", f"/pages/{name}").status_code == 200
+
+
+def test_openapi_names_every_answer(ask: Ask) -> None:
+    post = ask("GET", "/openapi.json").json()["paths"]["/assets"]["post"]
+    assert {"200", "201", "400", "401", "413", "422", "503"} <= set(post["responses"])
+    assert post["security"]
+    assert post["parameters"][0]["name"] == "Idempotency-Key"
