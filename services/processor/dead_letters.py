@@ -6,7 +6,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from darkroom.inbox.consumer import Delivery, Outage
 
-
 LONGEST_REASON = 1_000
 """Characters."""
 

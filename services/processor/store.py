@@ -14,7 +14,6 @@ from darkroom.outbox import to_row
 from darkroom.outbox.rows import INDEXES
 from darkroom.runtime.mongo import Client, Db, in_transaction
 
-
 CALL_SECONDS = 10.0
 PROBE_SECONDS = 5.0
 
