@@ -177,8 +177,8 @@ class Processor:
         except Exception as defect:
             # A picture that brings out a defect in this code must come to an end as well, so it costs attempts.
             log.exception("attempt_defect")
-            error = _Retryable(FailureCode.RETRIES_EXHAUSTED, f"{type(defect).__name__}: {defect}")
-            return self._retry(job, asset, error)
+            reason = f"{type(defect).__name__}: {defect}"
+            return self._retry(job, asset, _Retryable(FailureCode.RETRIES_EXHAUSTED, reason))
         self.store.finish(self._change(job, asset, ready), job.lease, outcome="ready")
         log.info("asset_ready", attempts=job.lease.attempts)
         return Finished()

@@ -84,7 +84,7 @@ class Schedule(Generic[RecordT]):
             self._windows[partition] = _Window()
 
     def add(self, item: Item[RecordT]) -> bool:
-        """Take a record in; false if it is not wanted: its partition is not assigned or retired, or its offset came before."""
+        """Take a record in; false if it is unwanted: its partition is not assigned or retired, or its offset old."""
         window = self._windows.get(item.partition)
         if window is None or window.retired or item.offset < window.end:
             return False
