@@ -49,9 +49,9 @@ class Api:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def api_environment(mongo_url: str, aws_endpoint: str) -> Iterator[dict[str, str]]:
-    """What the module's processes are told: a fresh database and a fresh bucket."""
+    """What the processes are told: a database and a bucket of their own."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     s3 = aws_client("s3", aws_endpoint)
     s3.create_bucket(Bucket=name)
@@ -73,11 +73,11 @@ def api_environment(mongo_url: str, aws_endpoint: str) -> Iterator[dict[str, str
         client.drop_database(name)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def start_api(
     api_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Api]]:
-    """Starts processes of the API, which end with the module."""
+    """Starts processes of the API, which end with the session."""
     started: list[Api] = []
 
     def start(**changed: str) -> Api:
@@ -113,13 +113,19 @@ def port_of(api: Api) -> int:
     return port
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def api(start_api: Callable[..., Api]) -> Api:
     return start_api()
 
 
+@pytest.fixture(scope="session")
+def other_api(start_api: Callable[..., Api]) -> Api:
+    """A second process, which waits for MongoDB not so long."""
+    return start_api(DARKROOM_MONGO_SECONDS="3")
+
+
 @pytest.fixture
 def api_db(api_environment: dict[str, str]) -> Iterator[Database[dict[str, Any]]]:
-    """The database of the module's processes."""
+    """The database of the processes."""
     with MongoClient[dict[str, Any]](api_environment["DARKROOM_MONGO_URL"], tz_aware=True) as client:
         yield client[api_environment["DARKROOM_MONGO_DATABASE"]]
