@@ -74,7 +74,12 @@ def up(tmp_path: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[str], Pat
     def start() -> tuple[subprocess.Popen[str], Path]:
         data = tmp_path / f"data-{len(started)}"
         process = subprocess.Popen(
-            [*DARKROOM, "up", "--data", str(data)], env=environment(), stdout=subprocess.PIPE, text=True
+            [*DARKROOM, "up", "--data", str(data)],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+            # As a shell starts a background job.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
         )
         started.append(process)
         assert process.stdout is not None

@@ -21,7 +21,7 @@ from darkroom.cli.photo import dusk
 from darkroom.cli.tail import Seen, Tail
 from darkroom.cli.up import describe, wait_for_interrupt
 from darkroom.contracts.events import EventType
-from darkroom.local.processes import sigterm_as_exit
+from darkroom.local.processes import ended_by_signals
 from darkroom.local.stack import start_stack
 
 OWNER = "demo"
@@ -61,7 +61,7 @@ def demo(
     """Start everything, send a photo through the public API as a browser would, and show its journey."""
     console = Console()
     failed = True
-    with sigterm_as_exit(), contextlib.suppress(KeyboardInterrupt), _folder(data) as folder:
+    with ended_by_signals(), contextlib.suppress(KeyboardInterrupt), _folder(data) as folder:
         began = time.monotonic()
         console.print("Starting MongoDB, Kafka, an AWS endpoint and the services …")
         with start_stack(folder, api_port=port) as stack:

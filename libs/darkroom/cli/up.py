@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from darkroom.local.errors import DataFolderInUseError
-from darkroom.local.processes import sigterm_as_exit
+from darkroom.local.processes import ended_by_signals
 from darkroom.local.stack import Stack, start_stack
 
 FOLDER = Path(".darkroom")
@@ -32,7 +32,7 @@ def up(
     """
     console = Console()
     with (
-        sigterm_as_exit(),
+        ended_by_signals(),
         contextlib.suppress(KeyboardInterrupt),
         _stack(data, port=port, processors=processors, relays=relays) as stack,
     ):

@@ -327,14 +327,21 @@ def in_parallel(calls: Sequence[Callable[[], object]]) -> None:
 
 
 @contextlib.contextmanager
-def sigterm_as_exit() -> Iterator[None]:
-    """While inside, SIGTERM ends the main thread's `with` blocks in order, as Ctrl-C does (raises SystemExit(143))."""
+def ended_by_signals() -> Iterator[None]:
+    """While inside, SIGTERM and SIGINT end the main thread's `with` blocks in order: SystemExit(143), KeyboardInterrupt.
+
+    SIGINT is taken back from a shell that starts background jobs with it ignored: whoever sends it means it.
+    """
 
     def leave(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, leave),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
