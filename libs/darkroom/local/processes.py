@@ -328,7 +328,7 @@ def in_parallel(calls: Sequence[Callable[[], object]]) -> None:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """While inside, SIGTERM and SIGINT end the main thread's `with` blocks in order: SystemExit(143), KeyboardInterrupt.
+    """While inside, SIGTERM (SystemExit) and SIGINT (KeyboardInterrupt) end the main thread's `with` blocks in order.
 
     SIGINT is taken back from a shell that starts background jobs with it ignored: whoever sends it means it.
     """
