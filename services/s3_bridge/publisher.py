@@ -87,7 +87,7 @@ class KafkaPublisher:
             # librdkafka waits up to 10 s between two attempts, which a function has not.
             reconnect_backoff_max_ms=_LEAST_MS,
         )
-        return self._connect({**config, "error_cb": _log_error}, logger=log)
+        return self._connect(config, logger=log)
 
 
 def _produce(
@@ -119,7 +119,3 @@ def _produce(
 def _note(reports: list[KafkaError | str | None], place: int, error: KafkaError | None, _message: Message) -> None:
     # The list is this batch's own: a report that came late could not be taken for one of the next batch.
     reports[place] = error
-
-
-def _log_error(error: KafkaError) -> None:
-    log.warning("kafka_error", extra={"reason": str(error)})

@@ -277,11 +277,12 @@ class _Aws:
             time.sleep(_POLL_SECONDS)
 
     def _failures(self, stack: str) -> str:
-        events = self._cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
+        # Of DescribeEvents, since it alone tells what CloudFormation's validation before the first resource found.
+        events = self._cloudformation.describe_events(StackName=stack, Filters={"FailedEvents": True})
         failed = [
-            f"{event['LogicalResourceId']} ({event['ResourceType']}): {event.get('ResourceStatusReason', 'no reason')}"
-            for event in reversed(events)
-            if event["ResourceStatus"].endswith("FAILED")
+            f"{event.get('LogicalResourceId', stack)} ({event.get('ResourceType', 'no type')}): "
+            f"{event.get('ValidationStatusReason') or event.get('ResourceStatusReason') or 'no reason'}"
+            for event in reversed(events["OperationEvents"])
         ]
         return "\n".join(failed) or "CloudFormation reports no failed resource."
 
