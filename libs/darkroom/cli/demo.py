@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import httpx
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -140,11 +141,14 @@ def _timeline(sent: Sent, seen: Sequence[Seen]) -> Table:
 def _send_all(console: Console, uploader: Uploader, tail: Tail, files: Sequence[Path]) -> list[Outcome]:
     with ThreadPoolExecutor(PARALLEL) as pool:
         outcomes = list(pool.map(lambda file: _send_one(file, uploader, tail), files))
-    table = Table("file", "status", "failure", "size", "renditions", "ms", title=f"{len(outcomes)} files")
+    table = Table(title=f"{len(outcomes)} files", box=SIMPLE)
+    for heading in ("file", "status", "failure", "size", "renditions", "ms"):
+        table.add_column(heading, no_wrap=heading != "renditions", justify="right" if heading == "ms" else "left")
     for one in outcomes:
-        size = "" if one.width is None else f"{one.width} x {one.height}"
-        made = ", ".join(f"{r['name']} {r['width']} x {r['height']}" for r in one.renditions)
-        table.add_row(one.file, one.status, one.failure_code, size, made, "" if one.ms is None else f"{one.ms:,}")
+        size = "" if one.width is None else f"{one.width}x{one.height}"
+        made = " ".join(f"{rendition['width']}x{rendition['height']}" for rendition in one.renditions)
+        code = (one.failure_code or "").removeprefix("urn:darkroom:problem:")
+        table.add_row(one.file, one.status, code, size, made, "" if one.ms is None else f"{one.ms:,}")
     console.print(table)
     return outcomes
 

@@ -77,12 +77,13 @@ def start_on_ports(
         ports = [require_free(port, server=server) for port in fixed]
         started = start(ports)
     else:
-        ports, started = _start_on_free_ports(start, count)
+        ports, started = start_on_free_ports(start, count=count)
     file.write_text(json.dumps(ports), encoding="utf-8")
     return started
 
 
-def _start_on_free_ports(start: Callable[[list[int]], Started], count: int) -> tuple[list[int], Started]:
+def start_on_free_ports(start: Callable[[list[int]], Started], *, count: int) -> tuple[list[int], Started]:
+    """Call `start` with free ports, again with others when a process died because somebody took one of them first."""
     for remaining in reversed(range(_STARTS)):
         ports = free_ports(count)
         try:

@@ -1,6 +1,7 @@
 """All of Darkroom on this machine: the servers, the cloud side deployed from its template, and the services."""
 
 import contextlib
+import re
 import secrets
 import sys
 import urllib.request
@@ -13,13 +14,14 @@ import boto3
 
 from darkroom.contracts.topics import Topics
 from darkroom.local.deployment import Outputs, deploy
-from darkroom.local.ports import HOST, free_ports, require_free
+from darkroom.local.ports import HOST, require_free, start_on_free_ports
 from darkroom.local.processes import SupervisedProcess, Supervisor, in_parallel
 from darkroom.local.servers import Servers, start_servers
 from darkroom.runtime.kafka import ensure_topics
 from darkroom.runtime.tokens import mint
 
 DAY = 24 * 3600
+_PORT = re.compile(r'"(?:health_)?port": (\d+)')
 
 
 @dataclass(frozen=True)
@@ -62,61 +64,74 @@ def start_stack(
     ``settings`` are further environment variables for the services. ``session`` is the boto3 session that deploys; by
     default AWS's own variables decide, and for a local endpoint credentials that mean nothing. Raises LocalServerError.
     """
-    port = free_ports(1)[0] if api_port is None else require_free(api_port, server="The API")
-    api_url = f"http://{HOST}:{port}"
     topics = Topics(topic_prefix)
     with (
         start_servers(data_dir, environment=environment) as servers,
         Supervisor(servers.log_dir / "services") as supervisor,
     ):
         ensure_topics(servers.kafka_bootstrap, topics.specs())
-        outputs = deploy(
-            servers.aws_endpoint_url,
-            session=session or _session(servers),
-            stack_name=stack_name,
-            kafka_bootstrap=servers.kafka_bootstrap,
-            topic_prefix=topic_prefix,
-            allowed_origins=[api_url],
-        )
         secret = _secret(data_dir)
         given = {
             **servers.process_environment(),
             "DARKROOM_MONGO_DATABASE": database,
             "DARKROOM_TOPIC_PREFIX": topic_prefix,
-            "DARKROOM_BUCKET": outputs.bucket,
             "DARKROOM_JWT_SECRET": secret,
             **(settings or {}),
         }
-        wanted = {"asset_api": 1, "processor": processors, "outbox_relay": relays}
-        services = {
-            name: tuple(
-                _prepare(supervisor, name, number, given, port=port if name == "asset_api" else None)
-                for number in range(count)
+
+        def start_api(ports: list[int]) -> tuple[Outputs, SupervisedProcess]:
+            # The page's origin is part of what is deployed: the bucket lets no other page upload.
+            outputs = deploy(
+                servers.aws_endpoint_url,
+                session=session or _session(servers),
+                stack_name=stack_name,
+                kafka_bootstrap=servers.kafka_bootstrap,
+                topic_prefix=topic_prefix,
+                allowed_origins=[_url(ports[0])],
             )
+            own = {"DARKROOM_BUCKET": outputs.bucket, "DARKROOM_HTTP_PORT": str(ports[0])}
+            api = _prepare(supervisor, "asset_api", 0, given | own)
+            api.start()
+            return outputs, api
+
+        if api_port is None:
+            (port,), (outputs, api) = start_on_free_ports(start_api, count=1)
+        else:
+            port = require_free(api_port, server="The API")
+            outputs, api = start_api([port])
+        given["DARKROOM_BUCKET"] = outputs.bucket
+        wanted = {"processor": processors, "outbox_relay": relays}
+        services = {
+            name: tuple(_prepare(supervisor, name, number, given) for number in range(count))
             for name, count in wanted.items()
         }
         in_parallel([process.start for processes in services.values() for process in processes])
-        yield Stack(servers, outputs, topics, api_url, secret, services)
+        yield Stack(servers, outputs, topics, _url(port), secret, {"asset_api": (api,), **services})
 
 
-def _prepare(
-    supervisor: Supervisor, module: str, number: int, environment: Mapping[str, str], *, port: int | None
-) -> SupervisedProcess:
-    health_port = free_ports(1)[0] if port is None else port
-    ports = {"DARKROOM_HEALTH_PORT": str(health_port)} if port is None else {"DARKROOM_HTTP_PORT": str(port)}
-    return supervisor.prepare(
+def _prepare(supervisor: Supervisor, module: str, number: int, environment: Mapping[str, str]) -> SupervisedProcess:
+    process = supervisor.prepare(
         module if number == 0 else f"{module}-{number + 1}",
         [sys.executable, "-m", module],
-        env={**environment, **ports},
-        ready=lambda: _answers(f"http://{HOST}:{health_port}/readyz"),
+        env=environment,
+        ready=lambda: _ready(process.log()),
         deadline=60.0,
         grace=30.0,
     )
+    return process
 
 
-def _answers(url: str) -> bool:
-    with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 -- an http address that was put together above
+def _ready(log: str) -> bool:
+    """Whether the service answers on the port that it logs at its start, which it chooses itself."""
+    found = _PORT.findall(log)
+    if not found:
+        return False
+    with urllib.request.urlopen(f"{_url(int(found[-1]))}/readyz", timeout=2) as answer:  # noqa: S310 -- http, see _url
         return bool(answer.status == 200)
+
+
+def _url(port: int) -> str:
+    return f"http://{HOST}:{port}"
 
 
 def _session(servers: Servers) -> Any:

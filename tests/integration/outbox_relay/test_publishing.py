@@ -30,7 +30,9 @@ def test_every_asset_comes_in_order_and_is_marked(stage: Stage) -> None:
         assert sorted(message.headers() or []) == sorted(record.headers)
         assert message.partition() == partition_of(record.key, PARTITIONS)
     now = datetime.now(UTC)
-    assert all(timedelta(0) <= now - row["published_at"] + timedelta(seconds=1) < timedelta(minutes=1) for row in rows.values())
+    assert all(
+        timedelta(0) <= now - row["published_at"] + timedelta(seconds=1) < timedelta(minutes=1) for row in rows.values()
+    )
 
 
 def test_a_sweep_in_parts_reaches_everything_and_is_not_held_up_by_blocked_assets(stage: Stage) -> None:
@@ -75,5 +77,7 @@ def test_a_sweep_reads_only_what_is_unpublished(stage: Stage) -> None:
 
 
 def test_importing_the_service_does_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", "import outbox_relay.app, outbox_relay.relay"], capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import outbox_relay.app, outbox_relay.relay"], capture_output=True, check=True
+    )
     assert done.stdout == done.stderr == b""
