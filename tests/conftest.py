@@ -5,10 +5,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pymongo import MongoClient
 from pymongo.database import Database
 
 from support.servers import SessionServers, aws_client, delete_topics, describe_choice, empty_and_delete_bucket
+
+# How long an example takes says more about the machine than about the code: no deadline for one, nor for making it.
+settings.register_profile("darkroom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("darkroom")
 
 
 def pytest_report_header() -> list[str]:

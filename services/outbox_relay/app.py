@@ -12,7 +12,7 @@ from darkroom.contracts.topics import Topics
 from darkroom.outbox.rows import COLLECTION, INDEXES
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
-from darkroom.runtime.mongo import Client, Db, NotAReplicaSet, check_replica_set, connect, ensure_indexes
+from darkroom.runtime.mongo import Client, Db, NotAReplicaSet, connect, ensure_indexes
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
 from outbox_relay.publisher import Publisher, describe_topic

@@ -128,7 +128,7 @@ def _parts(message: Mapping[str, Any], *, in_envelope: bool) -> list[tuple[_Read
     if message.get("Event") == "s3:TestEvent":
         return Ignored(Reason.TEST_EVENT, _shown(message.get("Bucket")))
     if "Records" in message:
-        records = message["Records"] or []
+        records = [] if message["Records"] is None else message["Records"]
         if not isinstance(records, list):
             raise _Malformed(f"Records: {_shown(records)} is not a list")
         return [(_s3_record, record) for record in records] or Ignored(Reason.EMPTY, "no Records")

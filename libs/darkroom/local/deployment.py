@@ -68,7 +68,7 @@ def deploy(
     allowed_origins: Sequence[str] = (),
     function_timeout: int = 30,
     queue_visibility: int | None = None,
-    max_concurrency: int = 0,
+    max_concurrency: int | None = None,
     log_level: str = "INFO",
     parameters: Mapping[str, str] | None = None,
     dependencies: Path | None = None,
@@ -78,8 +78,8 @@ def deploy(
     """Create the stack or bring it up to date, and wait until it is; times are seconds.
 
     ``endpoint_url`` is None for AWS itself. ``queue_visibility`` defaults to six times ``function_timeout``.
-    ``max_concurrency`` limits the function's invocations at one time; 0 leaves that to the account, and the local
-    endpoint, which cannot read the limit, to its own five. ``parameters`` are further ones of the template, by their
+    ``max_concurrency`` limits the function's invocations at one time (0: no limit); by default the template says, except
+    that the local endpoint, which cannot read a limit, has its own of five. ``parameters`` are further ones of the template, by their
     names. ``dependencies`` is a folder of packages that go into the function's zip (``fetch_dependencies``); the local
     endpoint runs functions with the packages of this environment and needs none. ``session`` is a boto3 session; by
     default it comes from the environment.
@@ -90,6 +90,10 @@ def deploy(
     """
     if stack_name != stack_name.lower():
         raise DeploymentError(f"stack_name: {stack_name!r} must be lower-case, since the bucket is named after it")
+    if endpoint_url is None and dependencies is None:
+        raise DeploymentError("dependencies: on AWS the function needs its packages in the zip; see fetch_dependencies")
+    if endpoint_url is not None and max_concurrency is None:
+        max_concurrency = 0
     aws = _Aws(session or boto3.session.Session(), endpoint_url, ends=time.monotonic() + deadline)
     code_uri = aws.upload(f"{stack_name}-artifacts", package_bridge(dependencies=dependencies))
     values = {
@@ -98,9 +102,9 @@ def deploy(
         "KafkaConfig": json.dumps(dict(kafka_config or {})),
         "FunctionTimeout": str(function_timeout),
         "QueueVisibilityTimeout": str(queue_visibility or function_timeout * VISIBILITY_TIMES_TIMEOUT),
-        "MaxConcurrency": str(max_concurrency),
         "LogLevel": log_level,
         **({"AllowedOrigins": ",".join(allowed_origins)} if allowed_origins else {}),
+        **({} if max_concurrency is None else {"MaxConcurrency": str(max_concurrency)}),
         **(parameters or {}),
     }
     aws.bring_up(stack_name, packaged_template(code_uri), values)
