@@ -98,7 +98,7 @@ class World:
         return [from_row(row) for row in self.db.outbox_events.find({"asset_id": asset.id}).sort("sequence", 1)]
 
     def types(self, asset: Asset) -> list[str]:
-        """The types of the asset's stream, after checking that it is gapless and that its fold is the asset (I2, I3)."""
+        """The types of the asset's stream, after checking it: gapless, and its fold is the asset (I2, I3)."""
         stream = self.stream(asset)
         assert [event.sequence for event in stream] == list(range(1, len(stream) + 1))
         assert self.db.assets.find_one({"_id": asset.id}) == to_document(fold(stream))
