@@ -186,7 +186,7 @@ def world(
         processor = Processor(
             inbox=inbox,
             keeper=keeper,
-            store=Store(client, db, inbox),
+            store=Store(client, db, inbox, call_seconds=1.0),
             bucket=Bucket(s3, name=bucket, download_seconds=10),
             decoder=pool,
             dead_letters=DeadLetters(producer, topic=topic_names("dlq"), seconds=5),

@@ -34,6 +34,7 @@ def read(kafka_bootstrap: str, topic_names: Callable[[str], str]) -> Iterator[Re
 
     def one() -> Any:
         message = eventually(lambda: reader.poll(0.2), deadline=20, what="a dead letter")
+        assert message is not None
         assert message.error() is None
         return message
 
