@@ -64,7 +64,10 @@ MALFORMED: dict[str, tuple[Callable[[Delivery], Delivery], str]] = {
     "unknown schema": (lambda d: with_header(d, "ce_dataschema", b"urn:x"), "ce_dataschema"),
     "another bucket": (lambda d: with_data(d, bucket="elsewhere"), "bucket: 'elsewhere'"),
     "another key": (lambda d: with_data(d, object_key="assets/other/original.jpg"), "object_key"),
-    "a lone surrogate": (lambda d: replace(d, value=b'{"bucket": "\\ud800", "object_key": "k"}'), "AssetUploaded"),
+    "a lone surrogate": (
+        lambda d: replace(d, value=b'{"bucket": "\\ud800", "object_key": "k"}'),
+        "this installation's bucket",
+    ),
 }
 
 
