@@ -48,9 +48,13 @@ class Topic:
     def send(self, *records: tuple[str, int], partition: int | None = 0) -> None:
         """Records as (key, number); each key's numbers rise."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "partitioner": "murmur2_random"})
-        where = {} if partition is None else {"partition": partition}
         for key, number in records:
-            producer.produce(self.name, key=key.encode(), value=str(number).encode(), **where)
+            producer.produce(
+                self.name,
+                key=key.encode(),
+                value=str(number).encode(),
+                partition=-1 if partition is None else partition,
+            )
         assert producer.flush(20) == 0
 
     def committed(self, partition: int = 0) -> int:

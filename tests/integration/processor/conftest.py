@@ -98,7 +98,7 @@ class World:
         return [from_row(row) for row in self.db.outbox_events.find({"asset_id": asset.id}).sort("sequence", 1)]
 
     def types(self, asset: Asset) -> list[str]:
-        """The types of the asset's stream, after checking that it is gapless and that its fold is the asset (I2, I3)."""
+        """The types of the asset's stream, after checking it: gapless, and its fold is the asset (I2, I3)."""
         stream = self.stream(asset)
         assert [event.sequence for event in stream] == list(range(1, len(stream) + 1))
         assert self.db.assets.find_one({"_id": asset.id}) == to_document(fold(stream))
@@ -166,18 +166,24 @@ def s3_at(endpoint: str, **options: Any) -> Any:
     return s3_client(endpoint_url=endpoint, session=session, attempts=1, **options)
 
 
+@pytest.fixture(scope="session")
+def s3(aws_endpoint: str) -> Iterator[Any]:
+    made = s3_at(aws_endpoint)
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def world(
     mongo_url: str,
     mongo_db: Database[dict[str, Any]],
-    aws_endpoint: str,
+    s3: Any,
     bucket: str,
     pool: DecoderPool,
     producer: Producer,
     topic_names: Callable[[str], str],
 ) -> Iterator[World]:
     app = f"processor-{mongo_db.name}"
-    s3 = s3_at(aws_endpoint)
     with connect(mongo_url, appname=app) as client:
         db = client[mongo_db.name]
         ensure_indexes(db, Store.indexes())
@@ -186,7 +192,7 @@ def world(
         processor = Processor(
             inbox=inbox,
             keeper=keeper,
-            store=Store(client, db, inbox),
+            store=Store(client, db, inbox, call_seconds=1.0),
             bucket=Bucket(s3, name=bucket, download_seconds=10),
             decoder=pool,
             dead_letters=DeadLetters(producer, topic=topic_names("dlq"), seconds=5),
@@ -200,4 +206,3 @@ def world(
             yield World(mongo_db, s3, bucket, processor, app)
         finally:
             keeper.close()
-            s3.close()

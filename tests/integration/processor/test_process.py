@@ -144,7 +144,7 @@ def test_an_outage_of_s3_costs_no_attempt(world: World) -> None:
 def test_an_outage_of_mongodb_is_told_as_one(world: World) -> None:
     asset = world.upload()
     delivery = world.delivery(asset)
-    with failing(world.db.client, "find", app=world.app, errorCode=91), pytest.raises(Outage) as caught:
+    with failing(world.db.client, "find", app=world.app, closeConnection=True), pytest.raises(Outage) as caught:
         world.processor(delivery)
     assert caught.value.server == "MongoDB"
     caught.value.probe()
