@@ -183,7 +183,7 @@ def idle_latency(bench: Bench) -> list[float]:
             while (message := consumer.poll(10)) is None or message.error():
                 pass
             # The first ones find cold connections.
-            if number >= 20:  # noqa: PLR2004 -- as many as are probed in excess
+            if number >= 20:
                 taken.append((time.perf_counter() - began) * 1e3)
             time.sleep(0.02)
     consumer.close()

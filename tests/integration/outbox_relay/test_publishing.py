@@ -6,8 +6,8 @@ from darkroom.contracts.envelope import STREAM_SOURCE, to_record
 from darkroom.outbox import from_row
 from outbox_relay.partitions import partition_of
 from outbox_relay.relay import Pace
-from support.eventually import eventually
 from support.events import new_id
+from support.eventually import eventually
 from support.relay_stage import PARTITIONS, Stage, events_of
 
 
