@@ -78,11 +78,11 @@ def deploy(
     """Create the stack or bring it up to date, and wait until it is; times are seconds.
 
     ``endpoint_url`` is None for AWS itself. ``queue_visibility`` defaults to six times ``function_timeout``.
-    ``max_concurrency`` limits the function's invocations at one time (0: no limit); by default the template says, except
-    that the local endpoint, which cannot read a limit, has its own of five. ``parameters`` are further ones of the template, by their
-    names. ``dependencies`` is a folder of packages that go into the function's zip (``fetch_dependencies``); the local
-    endpoint runs functions with the packages of this environment and needs none. ``session`` is a boto3 session; by
-    default it comes from the environment.
+    ``max_concurrency`` limits the function's invocations at one time (0: no limit); by default the template says how
+    many, except that the local endpoint, which cannot read a limit, has its own of five. ``parameters`` are further
+    ones of the template, by their names. ``dependencies`` is a folder of packages that go into the function's zip
+    (``fetch_dependencies``); the local endpoint runs functions with the packages of this environment and needs none.
+    ``session`` is a boto3 session; by default it comes from the environment.
 
     Raises:
         DeploymentError: a resource failed, or the stack was not ready before the deadline.
