@@ -74,6 +74,7 @@ def main() -> None:
                 group=settings.processor_group,
                 extra=settings.kafka_config,
                 protocol=settings.group_protocol,
+                session_seconds=settings.session_seconds,
             ),
             topics=[topics.uploaded],
             handler=Processor(

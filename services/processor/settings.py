@@ -32,6 +32,9 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
         pattern="^(classic|consumer)$",
         description="Kafka group protocol: classic, or consumer (KIP-848)",
     )
+    session_seconds: float = Field(
+        default=15.0, ge=6, description="how long a processor that died keeps its partitions (group protocol classic)"
+    )
     lease_seconds: float = Field(default=30.0, ge=0.5, description="length of a lease; renewed at a third of it")
     max_attempts: int = Field(default=5, ge=1, description="attempts at an event before its asset is FAILED")
     backoff_seconds: float = Field(default=60.0, gt=0, description="longest pause between two attempts")

@@ -26,6 +26,7 @@ OWNER = "system-test"
 SETTINGS = {
     # Short leases, so that a takeover is waited for in seconds.
     "DARKROOM_LEASE_SECONDS": "3",
+    "DARKROOM_SESSION_SECONDS": "6",
     "DARKROOM_RELAY_LEASE_SECONDS": "3",
     "DARKROOM_BACKOFF_SECONDS": "1",
 }

@@ -96,11 +96,23 @@ class Bounds:
 
 
 def consumer_config(
-    bootstrap: str, *, group: str, extra: Mapping[str, Any] | None = None, protocol: str = "classic"
+    bootstrap: str,
+    *,
+    group: str,
+    extra: Mapping[str, Any] | None = None,
+    protocol: str = "classic",
+    session_seconds: float = 15.0,
 ) -> dict[str, Any]:
-    """Settings of a consumer in ``group``. ``protocol`` "consumer" (KIP-848) leaves assignment to the broker."""
+    """Settings of a consumer in ``group``. ``protocol`` "consumer" (KIP-848) leaves assignment to the broker.
+
+    ``session_seconds`` is how long a member that died keeps its partitions; with "consumer" the broker decides that.
+    """
     by_protocol: dict[str, dict[str, Any]] = {
-        "classic": {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 15_000},
+        "classic": {
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": round(session_seconds * 1000),
+            "heartbeat.interval.ms": round(session_seconds * 200),
+        },
         "consumer": {"group.protocol": "consumer"},
     }
     return {

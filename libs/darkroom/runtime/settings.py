@@ -7,7 +7,7 @@ import os
 from typing import Any, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 PREFIX = "DARKROOM_"
 
@@ -61,6 +61,9 @@ def load(settings: type[SettingsT]) -> SettingsT:
     """
     try:
         return settings()
+    except SettingsError as error:
+        # Its own message names the field; the value, which may be a secret, is in its cause only.
+        raise SystemExit(f"A setting is not the JSON that it must be: {error}") from None
     except ValidationError as error:
         lines = []
         for problem in error.errors(include_url=False, include_input=False):

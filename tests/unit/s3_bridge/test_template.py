@@ -59,7 +59,7 @@ def test_the_bucket_is_versioned_encrypted_private_and_outlives_the_stack() -> N
     assert bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     assert all(bucket["PublicAccessBlockConfiguration"].values())
     assert len(bucket["PublicAccessBlockConfiguration"]) == 4
-    assert TEMPLATE["Resources"]["Bucket"]["DeletionPolicy"] == "Retain"
+    assert TEMPLATE["Resources"]["Bucket"]["DeletionPolicy"] == "RetainExceptOnCreate"
     (cors,) = bucket["CorsConfiguration"]["CorsRules"]
     assert {"ETag", "x-amz-version-id"} <= set(cors["ExposedHeaders"])
     assert {"content-type", "if-none-match", "x-amz-checksum-sha256"} <= set(cors["AllowedHeaders"])
