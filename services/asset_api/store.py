@@ -34,6 +34,7 @@ class AssetStore:
         self._assets = self._db[documents.COLLECTION]
         self._outbox = self._db[outbox.COLLECTION]
         self._seconds = seconds
+        self._registering: dict[tuple[str, str], asyncio.Task[Asset]] = {}
 
     async def ensure_indexes(self) -> None:
         """Create what is missing, before any traffic.
@@ -60,6 +61,21 @@ class AssetStore:
 
     async def register(self, candidate: Change) -> Asset:
         """Store the candidate and its event in one transaction, unless the key has an asset: then give that one."""
+        key = (candidate.after.owner_id, candidate.after.idempotency_key)
+        running = self._registering.get(key)
+        if running is None:
+            # One transaction a key and process: hundreds at once would only wait for each other, beyond the deadline.
+            running = self._registering[key] = asyncio.create_task(self._register(candidate))
+            running.add_done_callback(lambda ended: self._forget(key, ended))
+        # Shielded: a client that goes away does not take the others' answer with it.
+        return await asyncio.shield(running)
+
+    def _forget(self, key: tuple[str, str], ended: asyncio.Task[Asset]) -> None:
+        del self._registering[key]
+        if not ended.cancelled():
+            ended.exception()  # seen, also when every client has gone away
+
+    async def _register(self, candidate: Change) -> Asset:
         key = {"owner_id": candidate.after.owner_id, "idempotency_key": candidate.after.idempotency_key}
         with pymongo.timeout(self._seconds):
             wait = FIRST_WAIT_SECONDS
