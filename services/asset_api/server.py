@@ -70,6 +70,7 @@ async def serve(settings: Settings) -> None:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                timeout_keep_alive=settings.keep_alive_seconds,
                 timeout_graceful_shutdown=settings.grace_seconds,
             )
         )

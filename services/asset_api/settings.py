@@ -31,6 +31,9 @@ class Settings(MongoSettings, S3Settings, LogSettings):
     )
     mongo_seconds: float = Field(default=5.0, gt=0, description="the longest that a request waits for MongoDB")
     body_seconds: float = Field(default=10.0, gt=0, description="the longest that a request's body may take to arrive")
+    keep_alive_seconds: int = Field(
+        default=75, ge=1, description="how long an idle connection is kept; longer than a load balancer in front does"
+    )
     grace_seconds: int = Field(default=10, ge=1, description="time for requests in flight to end after SIGTERM")
 
     @field_validator("jwt_secret")
