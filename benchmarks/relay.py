@@ -75,8 +75,9 @@ class Bench:
                 [row(ids[n % assets], n // assets + 1, published=published) for n in numbers], ordered=False
             )
 
-    def unpublished(self) -> int:
-        return int(self.db.command("count", COLLECTION, query={"published": False})["n"])
+    def all_marked(self) -> bool:
+        """Looks at one key of the partial index, to cost those that are measured nothing."""
+        return self.db[COLLECTION].find_one({"published": False}, {"_id": 1}, hint="unpublished") is None
 
     @contextlib.contextmanager
     def relay(self) -> Iterator[int]:
@@ -86,6 +87,8 @@ class Bench:
             "DARKROOM_MONGO_DATABASE": self.db.name,
             "DARKROOM_KAFKA_BOOTSTRAP": self.bootstrap,
             "DARKROOM_TOPIC_PREFIX": self.prefix,
+            # It stands still while the rows are written, and keeps its shards.
+            "DARKROOM_RELAY_LEASE_SECONDS": "120",
             "DARKROOM_LOG_LEVEL": "WARNING",
         }
         process = subprocess.Popen([sys.executable, "-m", "outbox_relay"], env=os.environ | settings)
@@ -126,7 +129,7 @@ def bare_loop(bench: Bench, events: int) -> Rate:
     began, cpu = time.perf_counter(), time.process_time()
     done = 0
     while done < events:
-        batch = list(rows.find({"published": False}).limit(BULK))
+        batch = list(rows.find({"published": False}).hint("unpublished").limit(BULK))
         for each in batch:
             producer.produce(bench.topic, key=each["asset_id"], value=json.dumps(each["data"]))
             producer.poll(0)
@@ -160,13 +163,13 @@ def relay(bench: Bench, events: int, fill: Callable[[], None]) -> Rate:
     with bench.relay() as pid:
         # Warm, and with its connections: what is measured is the work, not the start.
         bench.fill(500, 100)
-        wait(lambda: bench.unpublished() == 0)
+        wait(bench.all_marked)
         pause(pid, stopped=True)
         fill()
         cpu = cpu_seconds(pid)
         began = time.perf_counter()
         pause(pid, stopped=False)
-        wait(lambda: bench.unpublished() == 0, every=0.01)
+        wait(bench.all_marked, every=0.02)
         return Rate(events / (time.perf_counter() - began), (cpu_seconds(pid) - cpu) / events * 1e6)
 
 
