@@ -36,6 +36,12 @@ check: $(READY) ## Lint, format, types, architecture, dependencies, cloud templa
 	$(BIN)/deptry .
 	$(BIN)/cfn-lint deploy/aws/template.yaml
 
+bench: $(READY) ## Measure: the journey, the relay and the price of exactly-once (ratios of one run; tables and JSON under build/)
+	@mkdir -p build
+	$(BIN)/python benchmarks/journey.py --json build/journey.json
+	$(BIN)/python benchmarks/exactly_once.py --json build/exactly_once.json
+	$(BIN)/python benchmarks/relay.py --json build/relay.json
+
 lock: ## Pin every dependency again, with hashes and without addresses
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
 	sh requirements/lock.sh $(BIN)/uv $(ARGS)
@@ -43,4 +49,4 @@ lock: ## Pin every dependency again, with hashes and without addresses
 clean: ## Remove what the targets made in this folder
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .darkroom build dist
 
-.PHONY: help demo up test check lock clean
+.PHONY: help demo up test check bench lock clean
