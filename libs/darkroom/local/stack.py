@@ -29,9 +29,14 @@ class Stack:
     servers: Servers
     outputs: Outputs
     topics: Topics
-    api_url: str
+    api_urls: tuple[str, ...]
     jwt_secret: str
     services: Mapping[str, tuple[SupervisedProcess, ...]]
+
+    @property
+    def api_url(self) -> str:
+        """The first API's address."""
+        return self.api_urls[0]
 
     def token(self, owner: str, *, seconds: int = DAY) -> str:
         """A bearer token for ``owner`` that this stack's API accepts."""
@@ -50,20 +55,28 @@ def start_stack(
     topic_prefix: str = "",
     database: str = "darkroom",
     stack_name: str = "darkroom",
+    apis: int = 1,
     processors: int = 1,
     relays: int = 1,
     settings: Mapping[str, str] | None = None,
+    service_settings: Mapping[str, Mapping[str, str]] | None = None,
+    function_timeout: int = 30,
+    queue_visibility: int | None = None,
     environment: Mapping[str, str] | None = None,
     session: Any = None,
 ) -> Iterator[Stack]:
     """Start everything, yield it once every service is ready, and end what was started.
 
     Servers named by ``environment`` (None: os.environ) are used instead of local ones, see ``start_servers``.
-    ``settings`` are further environment variables for the services. ``session`` is the boto3 session that deploys; by
-    default AWS's own variables decide, and for a local endpoint credentials that mean nothing. Raises LocalServerError.
+    ``settings`` are further environment variables for the services, ``service_settings`` for those of one name alone.
+    ``api_port`` is the first API's. ``function_timeout`` and ``queue_visibility`` are the bridge's, see ``deploy``.
+    ``session`` is the boto3 session that deploys; by default AWS's own variables decide, and for a local endpoint
+    credentials that mean nothing. Raises LocalServerError.
     """
-    port = free_ports(1)[0] if api_port is None else require_free(api_port, server="The API")
-    api_url = f"http://{HOST}:{port}"
+    api_ports = [] if api_port is None else [require_free(api_port, server="The API")]
+    if missing := apis - len(api_ports):
+        api_ports += free_ports(missing)
+    api_urls = tuple(f"http://{HOST}:{port}" for port in api_ports)
     topics = Topics(topic_prefix)
     with (
         start_servers(data_dir, environment=environment) as servers,
@@ -76,7 +89,9 @@ def start_stack(
             stack_name=stack_name,
             kafka_bootstrap=servers.kafka_bootstrap,
             topic_prefix=topic_prefix,
-            allowed_origins=[api_url],
+            allowed_origins=api_urls,
+            function_timeout=function_timeout,
+            queue_visibility=queue_visibility,
         )
         secret = _secret(data_dir)
         given = {
@@ -87,16 +102,22 @@ def start_stack(
             "DARKROOM_JWT_SECRET": secret,
             **(settings or {}),
         }
-        wanted = {"asset_api": 1, "processor": processors, "outbox_relay": relays}
+        wanted = {"asset_api": apis, "processor": processors, "outbox_relay": relays}
         services = {
             name: tuple(
-                _prepare(supervisor, name, number, given, port=port if name == "asset_api" else None)
+                _prepare(
+                    supervisor,
+                    name,
+                    number,
+                    {**given, **(service_settings or {}).get(name, {})},
+                    port=api_ports[number] if name == "asset_api" else None,
+                )
                 for number in range(count)
             )
             for name, count in wanted.items()
         }
         in_parallel([process.start for processes in services.values() for process in processes])
-        yield Stack(servers, outputs, topics, api_url, secret, services)
+        yield Stack(servers, outputs, topics, api_urls, secret, services)
 
 
 def _prepare(
