@@ -1,4 +1,4 @@
-"""Frontends that upload while everything breaks, and never give up: what a good client does, and what a nervous one does.
+"""Frontends that upload while everything breaks and never give up: one as a good client, some as nervous ones.
 
 A client repeats a request with the same Idempotency-Key after any error, asks for a fresh URL when S3 failed, and takes
 412 on its own PUT as success: the object is there, only the answer was lost.

@@ -54,10 +54,10 @@ class FaultyProxy:
                     return
                 self.close_connection = True
 
-            def do_GET(self) -> None:  # noqa: N802 -- the base class's name
+            def do_GET(self) -> None:
                 proxy._serve(self)
 
-            do_PUT = do_POST = do_HEAD = do_DELETE = do_GET  # noqa: N815 -- likewise
+            do_PUT = do_POST = do_HEAD = do_DELETE = do_GET  # noqa: N815 -- the base class looks for these names
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- likewise
                 """Requests are no news."""
