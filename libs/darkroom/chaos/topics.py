@@ -47,6 +47,15 @@ def ends(consumer: Consumer, topics: Iterable[str]) -> dict[Place, int]:
     return found
 
 
+def topic_ends(bootstrap: str, topics: Iterable[str]) -> dict[Place, int]:
+    """``ends`` by a client of its own."""
+    consumer = _consumer(bootstrap)
+    try:
+        return ends(consumer, topics)
+    finally:
+        consumer.close()
+
+
 def committed(bootstrap: str, *, group: str, places: Iterable[Place]) -> dict[Place, int]:
     """The offsets that a group has committed, where it has.
 

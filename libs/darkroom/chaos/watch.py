@@ -1,0 +1,136 @@
+"""Looks while a run lasts, since at its end everything that was early has long become true."""
+
+import threading
+import time
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from confluent_kafka import KafkaException
+from pymongo.errors import PyMongoError
+
+from darkroom.chaos.arena import GROUP, Arena
+from darkroom.chaos.checks import ENDED
+from darkroom.chaos.topics import TERMINAL, Place, Reader, TopicRecord, committed
+
+LOOK_SECONDS = 1.0
+READ_SECONDS = 5.0
+"""How long the reader may take to get to where the offsets are committed; then this look is given up."""
+OVERLAP = timedelta(seconds=10)
+
+
+class Watch:
+    """Reads both topics along and compares them with the database. Use as a context manager."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._topics = arena.stack.topics
+        self._bootstrap = arena.servers.kafka_bootstrap
+        self._reader = Reader(self._bootstrap, (self._topics.uploaded, self._topics.events), on_record=self._on_record)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._published: set[str] = set()
+        self._marked: set[str] = set()
+        self._marked_until: datetime | None = None
+        self._marks: list[tuple[set[str], dict[Place, int]]] = []
+        self._verified: dict[Place, int] = {}
+        self._suspects: dict[tuple[int, int], str] = {}
+        self.uploaded: list[TopicRecord] = []
+        """The records of ``assets.uploaded`` that are events."""
+        self.ended: dict[str, float] = {}
+        """When an asset's terminal event was first read, in monotonic seconds."""
+        self.early_marks: list[str] = []
+        self.commits_watched = 0
+        self.marks_watched = 0
+
+    def __enter__(self) -> Self:
+        self._reader.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._reader.__exit__(*error)
+
+    def early_commits(self, *, garbage: Collection[tuple[int, int]]) -> list[str]:
+        """Offsets that were committed past events not in their end; ``garbage`` never gets into the inbox."""
+        return [text for place, text in self._suspects.items() if place not in garbage]
+
+    def _on_record(self, record: TopicRecord) -> None:
+        if record.event is None:
+            return
+        if record.topic == self._topics.uploaded:
+            self.uploaded.append(record)
+        elif record.event.type in TERMINAL:
+            self.ended.setdefault(record.event.asset_id, record.read_at)
+        self._published.add(record.event.id)
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            for look in (self._look_at_commits, self._look_at_marks):
+                try:
+                    look()
+                except (KafkaException, PyMongoError):
+                    continue  # what is down now is looked at when it is back
+
+    def _look_at_commits(self) -> None:
+        """The offsets first, then the inbox: what is committed now must have ended before."""
+        places = [place for place in self._reader.ends() if place[0] == self._topics.uploaded]
+        offsets = committed(self._bootstrap, group=GROUP, places=places)
+        inbox = self._arena.db.consumer_inbox
+        ended = {row["event_id"] for row in inbox.find({"state": {"$in": ENDED}}, {"_id": 0, "event_id": 1})}
+        deadline = time.monotonic() + READ_SECONDS
+        while any(self._reader.positions[place] < offset for place, offset in offsets.items()):
+            if time.monotonic() > deadline or self._stop.wait(0.05):
+                return
+        self._judge_commits(list(self.uploaded), offsets, ended)
+
+    def _judge_commits(self, uploaded: Sequence[TopicRecord], offsets: dict[Place, int], ended: set[Any]) -> None:
+        for record in uploaded:
+            place = (record.topic, record.partition)
+            if not self._verified.get(place, 0) <= record.offset < offsets.get(place, 0) or record.event is None:
+                continue
+            self.commits_watched += 1
+            if record.event.id not in ended:
+                self._suspects[record.partition, record.offset] = (
+                    f"partition {record.partition}: {offsets[place]} was committed while event {record.event.id} at "
+                    f"{record.offset} had not ended"
+                )
+        self._verified |= offsets
+
+    def _look_at_marks(self) -> None:
+        """The marks first, then the ends of the topic: what is marked now must be before them."""
+        since = {} if self._marked_until is None else {"published_at": {"$gte": self._marked_until - OVERLAP}}
+        rows = list(self._arena.db.outbox_events.find({"published": True, **since}, {"published_at": 1}))
+        new = {row["_id"] for row in rows} - self._marked
+        if new:
+            self._marks.append((new, self._reader.ends()))
+            self._marked |= new
+            self._marked_until = max(row["published_at"] for row in rows)
+        waiting = []
+        for ids, ends in self._marks:
+            if any(self._reader.positions[place] < end for place, end in ends.items()):
+                waiting.append((ids, ends))
+                continue
+            self.marks_watched += len(ids)
+            self.early_marks += [
+                f"event {name} was marked while Kafka did not have it" for name in ids - self._published
+            ]
+        self._marks = waiting
+
+
+def longest_stall(opened: Sequence[float], ended: Sequence[float]) -> float:
+    """The longest time in which something was open and nothing ended.
+
+    ``opened`` and ``ended`` are the moments at which one more thing was open or had ended, in seconds, in any order.
+    """
+    moments = sorted([(at, 1) for at in opened] + [(at, -1) for at in ended])
+    longest, count, since = 0.0, 0, 0.0
+    for at, step in moments:
+        if count > 0 and step < 0:
+            longest = max(longest, at - since)
+        if step < 0 or count <= 0:
+            since = at
+        count += step
+    return longest
