@@ -18,7 +18,7 @@ from darkroom.chaos.evidence import Evidence, Stored
 from darkroom.chaos.frontend import OWNER, Upload
 from darkroom.chaos.injector import Injector
 from darkroom.chaos.messages import Messages
-from darkroom.chaos.topics import committed, read_all
+from darkroom.chaos.topics import Offsets, read_all
 from darkroom.chaos.watch import Watch
 from darkroom.contracts.events import AssetUploaded
 from darkroom.contracts.ids import upload_event_id
@@ -143,7 +143,6 @@ def gather(
     topics, db = arena.stack.topics, arena.db
     assets = list(db.assets.find())
     records = read_all(arena.servers.kafka_bootstrap, (topics.uploaded, topics.events, topics.uploaded_dlq))
-    places = {(record.topic, record.partition) for record in records if record.topic == topics.uploaded}
     queued, dead = messages.depth()
     garbage = messages.garbage
     with ThreadPoolExecutor(READERS) as pool:
@@ -158,7 +157,7 @@ def gather(
         rows=list(db.outbox_events.find()),
         inbox=list(db.consumer_inbox.find()),
         records=records,
-        committed=committed(arena.servers.kafka_bootstrap, group=GROUP, places=places),
+        committed=Offsets(arena.servers.kafka_bootstrap).committed(GROUP),
         announced=announced,
         objects=objects,
         garbage=garbage,

@@ -11,7 +11,7 @@ import boto3
 from botocore.config import Config
 
 from darkroom.chaos.proxy import FaultyProxy
-from darkroom.chaos.topics import committed, topic_ends
+from darkroom.chaos.topics import Offsets
 from darkroom.local.mongod import MongoReplicaSet
 from darkroom.local.processes import SupervisedProcess
 from darkroom.local.servers import AWS_VARIABLE, Servers, start_servers
@@ -95,9 +95,9 @@ class Arena:
             KafkaException: no broker answers.
 
         """
-        places = topic_ends(self.servers.kafka_bootstrap, [self.stack.topics.uploaded])
-        offsets = committed(self.servers.kafka_bootstrap, group=GROUP, places=places)
-        return sum(end - offsets.get(place, 0) for place, end in places.items())
+        offsets = Offsets(self.servers.kafka_bootstrap)
+        ends, committed = offsets.ends([self.stack.topics.uploaded]), offsets.committed(GROUP)
+        return sum(end - committed.get(place, 0) for place, end in ends.items())
 
 
 @contextlib.contextmanager

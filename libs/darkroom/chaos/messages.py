@@ -28,7 +28,7 @@ class Messages:
         self._stack = stack
         self._sqs = sqs
         self._topics: Topics = stack.topics
-        self._producer = Producer(producer_config(stack.servers.kafka_bootstrap, log_level=0))
+        self._producer = Producer(producer_config(stack.servers.kafka_bootstrap, {"log_level": 0}))
         self._lock = threading.Lock()
         self._garbage: set[tuple[int, int]] = set()
         self.redriven = 0

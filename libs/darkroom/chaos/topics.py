@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in its __all__
 
 from darkroom.contracts.envelope import Event, MalformedEvent, from_record
 from darkroom.contracts.events import EventType
@@ -32,43 +33,43 @@ class TopicRecord:
     read_at: float
 
 
-def ends(consumer: Consumer, topics: Iterable[str]) -> dict[Place, int]:
-    """The offset behind the last record of each partition.
+class Offsets:
+    """Asks brokers for offsets, all partitions at once. Thread-safe.
 
-    Raises:
-        KafkaException: no broker answers.
-
+    Not by the consumer that reads: there each question would wait behind a fetch that waits for records.
     """
-    found = {}
-    for topic in topics:
-        for partition in consumer.list_topics(topic, timeout=CALL_SECONDS).topics[topic].partitions:
-            _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=CALL_SECONDS)
-            found[topic, partition] = high
-    return found
 
+    def __init__(self, bootstrap: str) -> None:
+        # The client must outlive the futures that it gave.
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
-def topic_ends(bootstrap: str, topics: Iterable[str]) -> dict[Place, int]:
-    """``ends`` by a client of its own."""
-    consumer = _consumer(bootstrap)
-    try:
-        return ends(consumer, topics)
-    finally:
-        consumer.close()
+    def ends(self, topics: Iterable[str]) -> dict[Place, int]:
+        """The offset behind the last record of each partition.
 
+        Raises:
+            KafkaException: no broker answers.
 
-def committed(bootstrap: str, *, group: str, places: Iterable[Place]) -> dict[Place, int]:
-    """The offsets that a group has committed, where it has.
+        """
+        places = []
+        for topic in topics:
+            partitions = self._admin.list_topics(topic, timeout=CALL_SECONDS).topics[topic].partitions
+            places += [TopicPartition(topic, partition) for partition in partitions]
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client's types are not complete
+        asked = self._admin.list_offsets({place: latest for place in places}, request_timeout=CALL_SECONDS)
+        return {(place.topic, place.partition): future.result().offset for place, future in asked.items()}
 
-    Raises:
-        KafkaException: no broker answers.
+    def committed(self, group: str) -> dict[Place, int]:
+        """The offsets that a group has committed, where it has.
 
-    """
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
-    try:
-        found = consumer.committed([TopicPartition(*place) for place in places], timeout=CALL_SECONDS)
-    finally:
-        consumer.close()
-    return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+        Raises:
+            KafkaException: no broker answers.
+
+        """
+        (future,) = self._admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=CALL_SECONDS
+        ).values()
+        places = future.result().topic_partitions
+        return {(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
 
 
 def read_all(bootstrap: str, topics: Iterable[str], *, seconds: float = 60.0) -> list[TopicRecord]:
@@ -82,7 +83,7 @@ def read_all(bootstrap: str, topics: Iterable[str], *, seconds: float = 60.0) ->
     deadline = time.monotonic() + seconds
     consumer = _consumer(bootstrap)
     try:
-        wanted = {place: end for place, end in ends(consumer, topics).items() if end > 0}
+        wanted = {place: end for place, end in Offsets(bootstrap).ends(topics).items() if end > 0}
         consumer.assign([TopicPartition(*place, 0) for place in wanted])
         records: list[TopicRecord] = []
         while wanted:
@@ -105,13 +106,14 @@ class Reader:
     def __init__(self, bootstrap: str, topics: Iterable[str], *, on_record: Callable[[TopicRecord], None]) -> None:
         self._topics = tuple(topics)
         self._consumer = _consumer(bootstrap)
+        self._offsets = Offsets(bootstrap)
         self._on_record = on_record
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
         self.positions: dict[Place, int] = defaultdict(int)
 
     def __enter__(self) -> Self:
-        self._consumer.assign([TopicPartition(*place, 0) for place in ends(self._consumer, self._topics)])
+        self._consumer.assign([TopicPartition(*place, 0) for place in self._offsets.ends(self._topics)])
         self._thread.start()
         return self
 
@@ -119,10 +121,6 @@ class Reader:
         self._stop.set()
         self._thread.join()
         self._consumer.close()
-
-    def ends(self) -> dict[Place, int]:
-        """See ``ends``."""
-        return ends(self._consumer, self._topics)
 
     def _read(self) -> None:
         while not self._stop.is_set():

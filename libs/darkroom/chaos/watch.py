@@ -11,7 +11,7 @@ from pymongo.errors import PyMongoError
 
 from darkroom.chaos.arena import GROUP, Arena
 from darkroom.chaos.checks import ENDED
-from darkroom.chaos.topics import TERMINAL, Place, Reader, TopicRecord, committed
+from darkroom.chaos.topics import TERMINAL, Offsets, Place, Reader, TopicRecord
 
 LOOK_SECONDS = 1.0
 READ_SECONDS = 5.0
@@ -25,8 +25,9 @@ class Watch:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._topics = arena.stack.topics
-        self._bootstrap = arena.servers.kafka_bootstrap
-        self._reader = Reader(self._bootstrap, (self._topics.uploaded, self._topics.events), on_record=self._on_record)
+        self._both = (self._topics.uploaded, self._topics.events)
+        self._offsets = Offsets(arena.servers.kafka_bootstrap)
+        self._reader = Reader(arena.servers.kafka_bootstrap, self._both, on_record=self._on_record)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._published: set[str] = set()
@@ -76,8 +77,7 @@ class Watch:
 
     def _look_at_commits(self) -> None:
         """The offsets first, then the inbox: what is committed now must have ended before."""
-        places = [place for place in self._reader.ends() if place[0] == self._topics.uploaded]
-        offsets = committed(self._bootstrap, group=GROUP, places=places)
+        offsets = self._offsets.committed(GROUP)
         inbox = self._arena.db.consumer_inbox
         ended = {row["event_id"] for row in inbox.find({"state": {"$in": ENDED}}, {"_id": 0, "event_id": 1})}
         deadline = time.monotonic() + READ_SECONDS
@@ -105,7 +105,7 @@ class Watch:
         rows = list(self._arena.db.outbox_events.find({"published": True, **since}, {"published_at": 1}))
         new = {row["_id"] for row in rows} - self._marked
         if new:
-            self._marks.append((new, self._reader.ends()))
+            self._marks.append((new, self._offsets.ends(self._both)))
             self._marked |= new
             self._marked_until = max(row["published_at"] for row in rows)
         waiting = []
