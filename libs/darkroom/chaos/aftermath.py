@@ -105,7 +105,7 @@ def _send_lost_notifications(
     Only for such uploads is it sent again, as a reconciler would; any other that is missing stays a violation.
     """
     for upload in uploads:
-        if upload.sent is None or upload.asset_id is None or not _met(upload.put_windows, windows):
+        if upload.sent is None or upload.asset_id is None or not met(upload.put_windows, windows):
             continue
         asset = arena.db.assets.find_one({"_id": upload.asset_id, "status": "UPLOADING"})
         if asset is None or asset["object_key"] in waiting.resent:
@@ -123,7 +123,8 @@ def _send_lost_notifications(
         waiting.resent.append(key)
 
 
-def _met(spans: Sequence[tuple[float, float]], windows: Sequence[tuple[float, float]]) -> bool:
+def met(spans: Sequence[tuple[float, float]], windows: Sequence[tuple[float, float]]) -> bool:
+    """Whether one of the spans touches one of the windows, or nearly; both in seconds."""
     return any(
         begin < end + WINDOW_SECONDS and start - WINDOW_SECONDS < stop
         for begin, stop in spans

@@ -55,7 +55,7 @@ class Offsets:
             partitions = self._admin.list_topics(topic, timeout=CALL_SECONDS).topics[topic].partitions
             places += [TopicPartition(topic, partition) for partition in partitions]
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client's types are not complete
-        asked = self._admin.list_offsets({place: latest for place in places}, request_timeout=CALL_SECONDS)
+        asked = self._admin.list_offsets(dict.fromkeys(places, latest), request_timeout=CALL_SECONDS)
         return {(place.topic, place.partition): future.result().offset for place, future in asked.items()}
 
     def committed(self, group: str) -> dict[Place, int]:
