@@ -144,6 +144,8 @@ def gather(
     topics, db = arena.stack.topics, arena.db
     assets = list(db.assets.find())
     records = read_all(arena.servers.kafka_bootstrap, (topics.uploaded, topics.events, topics.uploaded_dlq))
+    with Offsets(arena.servers.kafka_bootstrap, group=GROUP) as offsets:
+        committed = offsets.committed(topics.uploaded)
     queued, dead = messages.depth()
     garbage = messages.garbage
     with ThreadPoolExecutor(READERS) as pool:
@@ -158,7 +160,7 @@ def gather(
         rows=list(db.outbox_events.find()),
         inbox=list(db.consumer_inbox.find()),
         records=records,
-        committed=Offsets(arena.servers.kafka_bootstrap).committed(GROUP),
+        committed=committed,
         announced=announced,
         objects=objects,
         garbage=garbage,

@@ -95,8 +95,9 @@ class Arena:
             KafkaException: no broker answers.
 
         """
-        offsets = Offsets(self.servers.kafka_bootstrap)
-        ends, committed = offsets.ends([self.stack.topics.uploaded]), offsets.committed(GROUP)
+        topic = self.stack.topics.uploaded
+        with Offsets(self.servers.kafka_bootstrap, group=GROUP) as offsets:
+            ends, committed = offsets.ends([topic]), offsets.committed(topic)
         return sum(end - committed.get(place, 0) for place, end in ends.items())
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in its __all__
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from darkroom.contracts.envelope import Event, MalformedEvent, from_record
 from darkroom.contracts.events import EventType
 
 TERMINAL = (EventType.ASSET_READY, EventType.ASSET_FAILED)
 CALL_SECONDS = 10.0
+NO_GROUP = "darkroom.chaos"
 Place = tuple[str, int]
 """A topic and a partition."""
 
@@ -34,14 +34,24 @@ class TopicRecord:
 
 
 class Offsets:
-    """Asks brokers for offsets, all partitions at once. Thread-safe.
+    """Asks brokers for offsets. Thread-safe; ``close`` it, or use it as a context manager.
 
-    Not by the consumer that reads: there each question would wait behind a fetch that waits for records.
+    Not by the consumer that reads: there each question would wait behind a fetch that waits for records. Nor by an
+    AdminClient: its ListOffsets fails an assertion of librdkafka, which ends the process, when a broker goes away.
     """
 
-    def __init__(self, bootstrap: str) -> None:
-        # The client must outlive the futures that it gave.
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    def __init__(self, bootstrap: str, *, group: str = NO_GROUP) -> None:
+        self._consumer = _consumer(bootstrap, group=group)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
 
     def ends(self, topics: Iterable[str]) -> dict[Place, int]:
         """The offset behind the last record of each partition.
@@ -50,26 +60,26 @@ class Offsets:
             KafkaException: no broker answers.
 
         """
-        places = []
-        for topic in topics:
-            partitions = self._admin.list_topics(topic, timeout=CALL_SECONDS).topics[topic].partitions
-            places += [TopicPartition(topic, partition) for partition in partitions]
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client's types are not complete
-        asked = self._admin.list_offsets(dict.fromkeys(places, latest), request_timeout=CALL_SECONDS)
-        return {(place.topic, place.partition): future.result().offset for place, future in asked.items()}
+        return {
+            place: self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=CALL_SECONDS)[1]
+            for topic in topics
+            for place in self._places(topic)
+        }
 
-    def committed(self, group: str) -> dict[Place, int]:
-        """The offsets that a group has committed, where it has.
+    def committed(self, topic: str) -> dict[Place, int]:
+        """The offsets that the group has committed, where it has.
 
         Raises:
             KafkaException: no broker answers.
 
         """
-        (future,) = self._admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], request_timeout=CALL_SECONDS
-        ).values()
-        places = future.result().topic_partitions
-        return {(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
+        places = [TopicPartition(*place) for place in self._places(topic)]
+        found = self._consumer.committed(places, timeout=CALL_SECONDS)
+        return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+
+    def _places(self, topic: str) -> list[Place]:
+        partitions = self._consumer.list_topics(topic, timeout=CALL_SECONDS).topics[topic].partitions
+        return [(topic, partition) for partition in partitions]
 
 
 def read_all(bootstrap: str, topics: Iterable[str], *, seconds: float = 60.0) -> list[TopicRecord]:
@@ -83,7 +93,8 @@ def read_all(bootstrap: str, topics: Iterable[str], *, seconds: float = 60.0) ->
     deadline = time.monotonic() + seconds
     consumer = _consumer(bootstrap)
     try:
-        wanted = {place: end for place, end in Offsets(bootstrap).ends(topics).items() if end > 0}
+        with Offsets(bootstrap) as offsets:
+            wanted = {place: end for place, end in offsets.ends(topics).items() if end > 0}
         consumer.assign([TopicPartition(*place, 0) for place in wanted])
         records: list[TopicRecord] = []
         while wanted:
@@ -106,14 +117,15 @@ class Reader:
     def __init__(self, bootstrap: str, topics: Iterable[str], *, on_record: Callable[[TopicRecord], None]) -> None:
         self._topics = tuple(topics)
         self._consumer = _consumer(bootstrap)
-        self._offsets = Offsets(bootstrap)
+        self._bootstrap = bootstrap
         self._on_record = on_record
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
         self.positions: dict[Place, int] = defaultdict(int)
 
     def __enter__(self) -> Self:
-        self._consumer.assign([TopicPartition(*place, 0) for place in self._offsets.ends(self._topics)])
+        with Offsets(self._bootstrap) as offsets:
+            self._consumer.assign([TopicPartition(*place, 0) for place in offsets.ends(self._topics)])
         self._thread.start()
         return self
 
@@ -132,11 +144,11 @@ class Reader:
             self.positions[record.topic, record.partition] = record.offset + 1
 
 
-def _consumer(bootstrap: str) -> Consumer:
+def _consumer(bootstrap: str, *, group: str = NO_GROUP) -> Consumer:
     settings = {
         "bootstrap.servers": bootstrap,
-        # Without a group: it commits nothing and takes no partition from anybody.
-        "group.id": "darkroom.chaos",
+        # It subscribes to nothing and commits nothing, so it takes no partition from anybody in the group.
+        "group.id": group,
         "enable.auto.commit": False,
         "auto.offset.reset": "error",  # a topic that lost its records must not be read on in silence
         "log_level": 0,

@@ -26,7 +26,7 @@ class Watch:
         self._arena = arena
         self._topics = arena.stack.topics
         self._both = (self._topics.uploaded, self._topics.events)
-        self._offsets = Offsets(arena.servers.kafka_bootstrap)
+        self._offsets = Offsets(arena.servers.kafka_bootstrap, group=GROUP)
         self._reader = Reader(arena.servers.kafka_bootstrap, self._both, on_record=self._on_record)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -53,6 +53,7 @@ class Watch:
         self._stop.set()
         self._thread.join()
         self._reader.__exit__(*error)
+        self._offsets.close()
 
     def early_commits(self, *, garbage: Collection[tuple[int, int]]) -> list[str]:
         """Offsets that were committed past events not in their end; ``garbage`` never gets into the inbox."""
@@ -77,7 +78,7 @@ class Watch:
 
     def _look_at_commits(self) -> None:
         """The offsets first, then the inbox: what is committed now must have ended before."""
-        offsets = self._offsets.committed(GROUP)
+        offsets = self._offsets.committed(self._topics.uploaded)
         inbox = self._arena.db.consumer_inbox
         ended = {row["event_id"] for row in inbox.find({"state": {"$in": ENDED}}, {"_id": 0, "event_id": 1})}
         deadline = time.monotonic() + READ_SECONDS
