@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from confluent_kafka import KafkaException
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
@@ -27,6 +28,8 @@ START_SECONDS = 120.0
 """A service that is started while its database is down ends again; whoever runs it starts it again, for so long."""
 WATCH_SECONDS = 0.5
 PRIMARY_SECONDS = 30.0
+FAILURES = (LocalServerError, PyMongoError, KafkaException, BufferError, OSError)
+"""What committing or healing a fault may raise; it is remarked, and the next one's turn comes."""
 TROUBLES = {
     Fault.S3_SLOW_DOWN: Trouble.SLOW_DOWN,
     Fault.S3_SLOW: Trouble.SLOW,
@@ -103,7 +106,7 @@ class Injector:
             began = time.monotonic() - self._begin
             try:
                 target = self._commit(planned)
-            except (LocalServerError, PyMongoError) as error:
+            except FAILURES as error:
                 target = f"gave up: {type(error).__name__}"
                 self._remark(f"{planned.fault}: {error}")
             self.injected.append(Injected(planned, target, began, time.monotonic() - self._begin))

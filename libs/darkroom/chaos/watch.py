@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Self
 
 from confluent_kafka import KafkaException
 from pymongo.errors import PyMongoError
@@ -85,19 +85,9 @@ class Watch:
         while any(self._reader.positions[place] < offset for place, offset in offsets.items()):
             if time.monotonic() > deadline or self._stop.wait(0.05):
                 return
-        self._judge_commits(list(self.uploaded), offsets, ended)
-
-    def _judge_commits(self, uploaded: Sequence[TopicRecord], offsets: dict[Place, int], ended: set[Any]) -> None:
-        for record in uploaded:
-            place = (record.topic, record.partition)
-            if not self._verified.get(place, 0) <= record.offset < offsets.get(place, 0) or record.event is None:
-                continue
-            self.commits_watched += 1
-            if record.event.id not in ended:
-                self._suspects[record.partition, record.offset] = (
-                    f"partition {record.partition}: {offsets[place]} was committed while event {record.event.id} at "
-                    f"{record.offset} had not ended"
-                )
+        count, suspects = judge_commits(list(self.uploaded), offsets, ended, since=self._verified)
+        self.commits_watched += count
+        self._suspects |= suspects
         self._verified |= offsets
 
     def _look_at_marks(self) -> None:
@@ -115,10 +105,34 @@ class Watch:
                 waiting.append((ids, ends))
                 continue
             self.marks_watched += len(ids)
-            self.early_marks += [
-                f"event {name} was marked while Kafka did not have it" for name in ids - self._published
-            ]
+            self.early_marks += judge_marks(ids, self._published)
         self._marks = waiting
+
+
+def judge_commits(
+    uploaded: Sequence[TopicRecord], offsets: Mapping[Place, int], ended: Container[str], *, since: Mapping[Place, int]
+) -> tuple[int, dict[tuple[int, int], str]]:
+    """How many records were committed from ``since`` to ``offsets``, and those of them that are not ``ended``.
+
+    The latter by partition and offset.
+    """
+    count, suspects = 0, {}
+    for record in uploaded:
+        place = (record.topic, record.partition)
+        if record.event is None or not since.get(place, 0) <= record.offset < offsets.get(place, 0):
+            continue
+        count += 1
+        if record.event.id not in ended:
+            suspects[record.partition, record.offset] = (
+                f"partition {record.partition}: {offsets[place]} was committed while event {record.event.id} at "
+                f"{record.offset} had not ended"
+            )
+    return count, suspects
+
+
+def judge_marks(marked: Collection[str], published: Container[str]) -> list[str]:
+    """Events that were marked and that Kafka did not have up to the ends of its topic at that time."""
+    return [f"event {name} was marked while Kafka did not have it" for name in marked if name not in published]
 
 
 def longest_stall(opened: Sequence[float], ended: Sequence[float]) -> float:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from botocore.exceptions import BotoCoreError, ClientError
 from confluent_kafka import KafkaException
+from httpx import HTTPError
 from pymongo.errors import PyMongoError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -21,6 +23,8 @@ from darkroom.local.errors import LocalServerError
 from darkroom.local.processes import sigterm_as_exit
 
 VIOLATED, COULD_NOT_RUN = 1, 2
+COULD_NOT = (LocalServerError, PyMongoError, KafkaException, BotoCoreError, ClientError, HTTPError, TimeoutError)
+"""What a server raises that did not start, or that is not well again at the end."""
 WIDTH_IN_A_FILE = 160
 
 
@@ -46,7 +50,7 @@ def chaos(
     try:
         with sigterm_as_exit(), _folder(data) as folder, _shown(console, options) as show:
             report = chaos_run.run(options, folder, on_progress=show)
-    except (LocalServerError, PyMongoError, KafkaException, TimeoutError) as error:
+    except COULD_NOT as error:
         console.print(f"[bold red]Could not run:[/] {error}", highlight=False, soft_wrap=True)
         raise typer.Exit(COULD_NOT_RUN) from None
     console.print("\nThe schedule of this seed:")

@@ -9,12 +9,12 @@ from PIL import Image, UnidentifiedImageError
 from darkroom.chaos.aftermath import met
 from darkroom.chaos.messages import garbage, notification, pick
 from darkroom.chaos.pictures import make
-from darkroom.chaos.watch import longest_stall
+from darkroom.chaos.watch import judge_commits, judge_marks, longest_stall
 from darkroom.contracts.envelope import MalformedEvent, from_record
 from darkroom.contracts.events import AssetUploaded
 from darkroom.contracts.topics import Topics
 from s3_bridge.notification import read_notification
-from unit.chaos.evidence_made import BUCKET, GOOD, NOW, topic_record, uploaded
+from unit.chaos.evidence_made import BROKEN, BUCKET, GOOD, NOW, topic_record, uploaded
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,24 @@ from unit.chaos.evidence_made import BUCKET, GOOD, NOW, topic_record, uploaded
 )
 def test_the_longest_stall(opened: list[float], ended: list[float], longest: float) -> None:
     assert longest_stall(opened, ended) == longest
+
+
+def test_a_commit_past_an_unfinished_event_is_seen_while_it_happens() -> None:
+    topic = Topics().uploaded
+    records = [topic_record(uploaded(asset), offset=at, topic=topic) for at, asset in enumerate((GOOD, BROKEN))]
+    good, broken = uploaded(GOOD).id, uploaded(BROKEN).id
+    place = (topic, 0)
+    assert judge_commits(records, {place: 2}, {good, broken}, since={}) == (2, {})
+    assert judge_commits(records, {place: 1}, {good}, since={}) == (1, {})
+    count, suspects = judge_commits(records, {place: 2}, {good}, since={place: 1})
+    assert (count, list(suspects)) == (1, [(0, 1)])
+    assert broken in suspects[0, 1]
+    assert judge_commits(records, {place: 2}, set(), since={place: 2}) == (0, {})
+
+
+def test_a_mark_without_its_record_is_seen_while_it_happens() -> None:
+    assert judge_marks({"a", "b"}, {"a", "b", "c"}) == []
+    assert judge_marks({"a", "b"}, {"a"}) == ["event b was marked while Kafka did not have it"]
 
 
 @pytest.mark.parametrize("seed", range(10))
