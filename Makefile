@@ -25,6 +25,9 @@ demo: $(READY) ## Start everything, send a photo through it and show its journey
 up: $(READY) ## Start the servers and the services on this machine, and keep them running
 	@$(BIN)/darkroom up $(ARGS)
 
+chaos: $(READY) ## Upload while everything is killed, then check every invariant (ARGS="--assets N --minutes M --seed S --brokers 1")
+	@$(BIN)/darkroom chaos $(ARGS)
+
 test: $(READY) ## Run all tests against real servers, started by the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
@@ -49,4 +52,4 @@ lock: ## Pin every dependency again, with hashes and without addresses
 clean: ## Remove what the targets made in this folder
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .darkroom build dist
 
-.PHONY: help demo up test check bench lock clean
+.PHONY: help demo up chaos test check bench lock clean

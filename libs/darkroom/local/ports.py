@@ -49,10 +49,10 @@ def free_ports(count: int) -> list[int]:
     """Distinct ports that are free now. Another process may still take one first: callers start again with new ones."""
     found: list[int] = []
     for port in random.sample(range(_FIRST, _LAST + 1), _TRIES):
+        if len(found) == count:
+            return found
         if is_free(port):
             found.append(port)
-            if len(found) == count:
-                return found
     raise LocalServerError(f"No {count} free ports between {_FIRST} and {_LAST} on {HOST} after {_TRIES} tries.")
 
 

@@ -31,9 +31,14 @@ class Stack:
     servers: Servers
     outputs: Outputs
     topics: Topics
-    api_url: str
+    api_urls: tuple[str, ...]
     jwt_secret: str
     services: Mapping[str, tuple[SupervisedProcess, ...]]
+
+    @property
+    def api_url(self) -> str:
+        """The first API's address."""
+        return self.api_urls[0]
 
     def token(self, owner: str, *, seconds: int = DAY) -> str:
         """A bearer token for ``owner`` that this stack's API accepts."""
@@ -52,17 +57,23 @@ def start_stack(
     topic_prefix: str = "",
     database: str = "darkroom",
     stack_name: str = "darkroom",
+    apis: int = 1,
     processors: int = 1,
     relays: int = 1,
     settings: Mapping[str, str] | None = None,
+    service_settings: Mapping[str, Mapping[str, str]] | None = None,
+    function_timeout: int = 30,
+    queue_visibility: int | None = None,
     environment: Mapping[str, str] | None = None,
     session: Any = None,
 ) -> Iterator[Stack]:
     """Start everything, yield it once every service is ready, and end what was started.
 
     Servers named by ``environment`` (None: os.environ) are used instead of local ones, see ``start_servers``.
-    ``settings`` are further environment variables for the services. ``session`` is the boto3 session that deploys; by
-    default AWS's own variables decide, and for a local endpoint credentials that mean nothing. Raises LocalServerError.
+    ``settings`` are further environment variables for the services, ``service_settings`` for those of one name alone.
+    ``api_port`` is the first API's. ``function_timeout`` and ``queue_visibility`` are the bridge's, see ``deploy``.
+    ``session`` is the boto3 session that deploys; by default AWS's own variables decide, and for a local endpoint
+    credentials that mean nothing. Raises LocalServerError.
     """
     topics = Topics(topic_prefix)
     with (
@@ -79,34 +90,37 @@ def start_stack(
             **(settings or {}),
         }
 
-        def start_api(ports: list[int]) -> tuple[Outputs, SupervisedProcess]:
-            # The page's origin is part of what is deployed: the bucket lets no other page upload.
+        def prepare(name: str, number: int, **own: str) -> SupervisedProcess:
+            return _prepare(supervisor, name, number, given | dict((service_settings or {}).get(name, {})) | own)
+
+        def start_apis(ports: list[int]) -> tuple[Outputs, tuple[SupervisedProcess, ...]]:
+            # The pages' origins are part of what is deployed: the bucket lets no other page upload.
             outputs = deploy(
                 servers.aws_endpoint_url,
                 session=session or _session(servers),
                 stack_name=stack_name,
                 kafka_bootstrap=servers.kafka_bootstrap,
                 topic_prefix=topic_prefix,
-                allowed_origins=[_url(ports[0])],
+                allowed_origins=[_url(port) for port in ports],
+                function_timeout=function_timeout,
+                queue_visibility=queue_visibility,
             )
-            own = {"DARKROOM_BUCKET": outputs.bucket, "DARKROOM_HTTP_PORT": str(ports[0])}
-            api = _prepare(supervisor, "asset_api", 0, given | own)
-            api.start()
-            return outputs, api
+            given["DARKROOM_BUCKET"] = outputs.bucket
+            started = tuple(
+                prepare("asset_api", number, DARKROOM_HTTP_PORT=str(port)) for number, port in enumerate(ports)
+            )
+            in_parallel([process.start for process in started])
+            return outputs, started
 
-        if api_port is None:
-            (port,), (outputs, api) = start_on_free_ports(start_api, count=1)
-        else:
-            port = require_free(api_port, server="The API")
-            outputs, api = start_api([port])
-        given["DARKROOM_BUCKET"] = outputs.bucket
-        wanted = {"processor": processors, "outbox_relay": relays}
+        fixed = [] if api_port is None else [require_free(api_port, server="The API")]
+        free, (outputs, api) = start_on_free_ports(lambda free: start_apis(fixed + free), count=apis - len(fixed))
         services = {
-            name: tuple(_prepare(supervisor, name, number, given) for number in range(count))
-            for name, count in wanted.items()
+            name: tuple(prepare(name, number) for number in range(count))
+            for name, count in (("processor", processors), ("outbox_relay", relays))
         }
         in_parallel([process.start for processes in services.values() for process in processes])
-        yield Stack(servers, outputs, topics, _url(port), secret, {"asset_api": (api,), **services})
+        urls = tuple(_url(port) for port in fixed + free)
+        yield Stack(servers, outputs, topics, urls, secret, {"asset_api": api, **services})
 
 
 def _prepare(supervisor: Supervisor, module: str, number: int, environment: Mapping[str, str]) -> SupervisedProcess:

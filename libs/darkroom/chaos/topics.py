@@ -1,0 +1,174 @@
+"""Both topics read from their beginning: once to the end, or for as long as a run lasts."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from darkroom.contracts.envelope import Event, MalformedEvent, from_record
+from darkroom.contracts.events import EventType
+
+TERMINAL = (EventType.ASSET_READY, EventType.ASSET_FAILED)
+CALL_SECONDS = 10.0
+NO_GROUP = "darkroom.chaos"
+Place = tuple[str, int]
+"""A topic and a partition."""
+
+
+@dataclass(frozen=True)
+class TopicRecord:
+    """One record. ``event`` is None if it is none of ours; ``read_at`` in monotonic seconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | str | None], ...]
+    event: Event | None
+    read_at: float
+
+
+class Offsets:
+    """Asks brokers for offsets. Thread-safe; ``close`` it, or use it as a context manager.
+
+    Not by the consumer that reads: there each question would wait behind a fetch that waits for records. Nor by an
+    AdminClient: its ListOffsets fails an assertion of librdkafka, which ends the process, when a broker goes away.
+    """
+
+    def __init__(self, bootstrap: str, *, group: str = NO_GROUP) -> None:
+        self._consumer = _consumer(bootstrap, group=group)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
+
+    def ends(self, topics: Iterable[str]) -> dict[Place, int]:
+        """The offset behind the last record of each partition.
+
+        Raises:
+            KafkaException: no broker answers.
+
+        """
+        return {
+            place: self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=CALL_SECONDS)[1]
+            for topic in topics
+            for place in self._places(topic)
+        }
+
+    def committed(self, topic: str) -> dict[Place, int]:
+        """The offsets that the group has committed, where it has.
+
+        Raises:
+            KafkaException: no broker answers.
+
+        """
+        places = [TopicPartition(*place) for place in self._places(topic)]
+        found = self._consumer.committed(places, timeout=CALL_SECONDS)
+        return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+
+    def _places(self, topic: str) -> list[Place]:
+        partitions = self._consumer.list_topics(topic, timeout=CALL_SECONDS).topics[topic].partitions
+        return [(topic, partition) for partition in partitions]
+
+
+def read_all(bootstrap: str, topics: Iterable[str], *, seconds: float = 60.0) -> list[TopicRecord]:
+    """Every record that is there now, in each partition's order.
+
+    Raises:
+        TimeoutError: not everything could be read in time.
+        KafkaException: no broker answers.
+
+    """
+    deadline = time.monotonic() + seconds
+    consumer = _consumer(bootstrap)
+    try:
+        with Offsets(bootstrap) as offsets:
+            wanted = {place: end for place, end in offsets.ends(topics).items() if end > 0}
+        consumer.assign([TopicPartition(*place, 0) for place in wanted])
+        records: list[TopicRecord] = []
+        while wanted:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"topics not read to the end in {seconds:g} s; left: {wanted}")
+            for message in consumer.consume(500, timeout=0.5):
+                if message.error() is None:
+                    record = _record(message)
+                    records.append(record)
+                    if record.offset + 1 >= wanted.get((record.topic, record.partition), 0):
+                        wanted.pop((record.topic, record.partition), None)
+        return records
+    finally:
+        consumer.close()
+
+
+class Reader:
+    """Reads along with a run, from the beginning. Use as a context manager; ``on_record`` is called by its thread."""
+
+    def __init__(self, bootstrap: str, topics: Iterable[str], *, on_record: Callable[[TopicRecord], None]) -> None:
+        self._topics = tuple(topics)
+        self._consumer = _consumer(bootstrap)
+        self._bootstrap = bootstrap
+        self._on_record = on_record
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
+        self.positions: dict[Place, int] = defaultdict(int)
+
+    def __enter__(self) -> Self:
+        with Offsets(self._bootstrap) as offsets:
+            self._consumer.assign([TopicPartition(*place, 0) for place in offsets.ends(self._topics)])
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _read(self) -> None:
+        while not self._stop.is_set():
+            message = self._consumer.poll(0.1)
+            if message is None or message.error() is not None:
+                continue  # a broker that is down is what this run is about; reading goes on when it is back
+            record = _record(message)
+            self._on_record(record)
+            self.positions[record.topic, record.partition] = record.offset + 1
+
+
+def _consumer(bootstrap: str, *, group: str = NO_GROUP) -> Consumer:
+    settings = {
+        "bootstrap.servers": bootstrap,
+        # It subscribes to nothing and commits nothing, so it takes no partition from anybody in the group.
+        "group.id": group,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",  # a topic that lost its records must not be read on in silence
+        "log_level": 0,
+        "reconnect.backoff.max.ms": 500,
+    }
+    return Consumer(settings)
+
+
+def _record(message: Message) -> TopicRecord:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    if topic is None or partition is None or offset is None:
+        raise KafkaException("a record without an error has a place")
+    key, value, found = _raw(message.key()), _raw(message.value()), message.headers() or []
+    headers = tuple(found.items()) if isinstance(found, dict) else tuple(found)
+    try:
+        event: Event | None = from_record(key=key, value=value, record_headers=headers)
+    except MalformedEvent:
+        event = None
+    return TopicRecord(topic, partition, offset, key, value, headers, event, time.monotonic())
+
+
+def _raw(value: object) -> bytes | None:
+    return value if isinstance(value, bytes) else None
