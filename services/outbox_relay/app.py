@@ -5,24 +5,22 @@ import time
 from contextlib import ExitStack
 
 import structlog
-from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # not in its __all__
 from pymongo import IndexModel
+from pymongo.errors import PyMongoError
 
 from darkroom.contracts.topics import Topics
 from darkroom.outbox.rows import COLLECTION, INDEXES
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
-from darkroom.runtime.mongo import check_replica_set, connect, ensure_indexes
+from darkroom.runtime.mongo import Client, Db, NotAReplicaSet, check_replica_set, connect, ensure_indexes
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
-from outbox_relay.publisher import Publisher
+from outbox_relay.publisher import Publisher, describe_topic
 from outbox_relay.relay import Pace, Relay
 from outbox_relay.settings import Settings
 from outbox_relay.shards import ShardKeeper, ShardLeases
 
 log = structlog.get_logger()
-
-PRODUCER_DEFAULT_BYTES = 1_000_000
 
 
 def main() -> None:
@@ -33,14 +31,9 @@ def main() -> None:
     topic = Topics(settings.topic_prefix).events
     with ExitStack() as stack:
         mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-outbox-relay"))
-        check_replica_set(mongo.admin.command("hello"))
         db = mongo[settings.mongo_database]
-        ensure_indexes(
-            db, {COLLECTION: [IndexModel(keys, **options) for keys, options in INDEXES], **ShardLeases.indexes()}
-        )
         leases = ShardLeases(db, instance=settings.relay_instance, lease_seconds=settings.relay_lease_seconds)
-        leases.create()
-        leases.refresh()
+        _prepare(mongo, db, leases)
         wake = threading.Event()
         keeper = ShardKeeper(leases, on_change=wake)
         relay = Relay(
@@ -77,22 +70,46 @@ def main() -> None:
             relay.run()
         finally:
             keeper.stop()
-            leases.leave()
+            _leave(leases)
     log.info("relay_stopped", instance=settings.relay_instance)
 
 
 def new_publisher(settings: Settings, topic: str, *, one_by_one: bool) -> Publisher:
-    """A producer whose largest message is what the topic takes, so that a larger one is refused before it is sent."""
+    """A producer for the topic as it is now.
+
+    Raises:
+        ProducerFailed: there is no such topic, or no broker answered.
+
+    """
     return Publisher(
         bootstrap=settings.kafka_bootstrap,
         topic=topic,
+        facts=describe_topic(settings.kafka_bootstrap, topic, settings.kafka_config),
         extra=settings.kafka_config,
-        max_message_bytes=_largest_message(settings, topic),
         one_by_one=one_by_one,
     )
 
 
-def _largest_message(settings: Settings, topic: str) -> int:
-    admin = AdminClient({**settings.kafka_config, "bootstrap.servers": settings.kafka_bootstrap})
-    (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)], request_timeout=10).values()
-    return min(PRODUCER_DEFAULT_BYTES, int(future.result()["max.message.bytes"].value))
+def _prepare(mongo: Client, db: Db, leases: ShardLeases) -> None:
+    """Check the server and make what must exist.
+
+    Raises:
+        SystemExit: MongoDB does not answer, refuses us, or is no replica set; the message says which.
+
+    """
+    try:
+        indexes = [IndexModel(keys, **options) for keys, options in INDEXES]
+        ensure_indexes(db, {COLLECTION: indexes, **ShardLeases.indexes()})
+        leases.create()
+        leases.refresh()
+    except NotAReplicaSet as error:
+        raise SystemExit(str(error)) from None
+    except PyMongoError as error:
+        raise SystemExit(f"DARKROOM_MONGO_URL: the relay cannot start with this MongoDB: {error}") from None
+
+
+def _leave(leases: ShardLeases) -> None:
+    try:
+        leases.leave()
+    except PyMongoError as error:
+        log.warning("shards_not_released", error=str(error), free_in_seconds=leases.lease_seconds)

@@ -12,6 +12,7 @@ log = structlog.get_logger()
 
 # Only inserts, and nothing of them: what was appended is read from the collection.
 PIPELINE: list[dict[str, Any]] = [{"$match": {"operationType": "insert"}}, {"$project": {"_id": 1}}]
+AWAIT_MS = 500
 
 
 class Hints(threading.Thread):
@@ -38,8 +39,7 @@ class Hints(threading.Thread):
 
     def run(self) -> None:
         """Watch while wanted, until told to stop."""
-        while not self._stop_asked.is_set():
-            self._wanted.wait()
+        while self._wanted.wait() and not self._stop_asked.is_set():
             try:
                 self._watch()
             except PyMongoError as error:
@@ -47,12 +47,14 @@ class Hints(threading.Thread):
                 self._stop_asked.wait(self._pause)
 
     def stop(self) -> None:
-        """End the thread; it may take a second to notice."""
+        """End the thread, which takes as long as the server keeps an empty answer back."""
         self._stop_asked.set()
         self._wanted.set()
+        if self.is_alive():
+            self.join(2 * AWAIT_MS / 1000)
 
     def _watch(self) -> None:
-        with self._rows.watch(PIPELINE, max_await_time_ms=500) as stream:
+        with self._rows.watch(PIPELINE, max_await_time_ms=AWAIT_MS) as stream:
             self._wake.set()
             while self._wanted.is_set() and not self._stop_asked.is_set():
                 if stream.try_next() is not None:

@@ -3,6 +3,7 @@
 import queue
 import threading
 
+import pymongo
 import structlog
 from pymongo.errors import PyMongoError
 
@@ -11,6 +12,8 @@ from darkroom.runtime.mongo import MAJORITY, Rows
 log = structlog.get_logger()
 
 BULK = 1000
+"""Rows from which one update is sent without looking for more."""
+UPDATE_SECONDS = 10.0
 
 
 class Marker(threading.Thread):
@@ -48,11 +51,13 @@ class Marker(threading.Thread):
         """Mark until told to stop."""
         while (row_ids := self._next()) is not None:
             try:
-                self._rows.update_many(
-                    # Marked once and for all: a row that another relay has marked keeps its time.
-                    {"_id": {"$in": row_ids}, "published": False},
-                    {"$set": {"published": True}, "$currentDate": {"published_at": True}},
-                )
+                with pymongo.timeout(UPDATE_SECONDS):
+                    self._rows.update_many(
+                        # Marked once and for all: a row that another relay has marked keeps its time.
+                        {"_id": {"$in": row_ids}, "published": False},
+                        {"$set": {"published": True}, "$currentDate": {"published_at": True}},
+                        hint="_id_",
+                    )
             except PyMongoError as error:
                 log.warning("mark_failed", rows=len(row_ids), error=str(error))
                 self._stop_asked.wait(self._pause)
@@ -69,7 +74,7 @@ class Marker(threading.Thread):
         """End the thread; rows not marked are published again by whoever reads them next."""
         self._stop_asked.set()
         self._given.put(None)
-        self.join(10)
+        self.join(2 * self._pause + 1)
 
     def _next(self) -> list[str] | None:
         row_ids = self._given.get()

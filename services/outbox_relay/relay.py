@@ -6,6 +6,7 @@ majority-committed, so nothing is published that a failover could take back. Sen
 beside it, and a row is marked only after its acknowledgement: a crash in between repeats an event and never loses one.
 """
 
+import math
 import random
 import threading
 import time
@@ -17,11 +18,11 @@ import structlog
 from pymongo.errors import PyMongoError
 
 from darkroom.outbox import COLLECTION
-from darkroom.outbox.records import FIELDS, to_record
+from darkroom.outbox.records import FIELDS, UnsendableRow, to_record
 from darkroom.runtime.mongo import Client, Db
 from outbox_relay.hints import Hints
 from outbox_relay.marker import Marker
-from outbox_relay.publisher import ProducerFailed, Publisher, Refused
+from outbox_relay.publisher import ProducerFailed, Publisher, Refusal, Refused
 from outbox_relay.shards import Owned, ShardLeases
 
 log = structlog.get_logger()
@@ -30,8 +31,10 @@ CHECK_EVERY = 256
 """Rows between two looks at the leases."""
 BACKLOG = 500
 """Rows in one sweep from which hints are not worth their cost."""
-SWEEP_LIMIT = 100_000
-"""Rows in one sweep, so that its snapshot does not grow old."""
+BATCH = 2000
+"""Rows asked of MongoDB at a time."""
+SETTLE_SECONDS = 2.0
+"""For a producer that is given up to say what it knows."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Pace:
     grace: float = 20.0
     longest_pause: float = 10.0
     max_attempts: int = 5
+    sweep_limit: int = 100_000
+    """Rows in one sweep, so that its snapshot does not grow old."""
 
 
 class Relay:
@@ -67,27 +72,34 @@ class Relay:
         self._wake = wake
         self._stop = stop
         self._pace = pace or Pace()
-        self._publisher = new_publisher(False)
+        self._publisher: Publisher | None = None
         self._one_by_one = False
         self._marker = Marker(self._rows)
         self._hints = Hints(self._rows, wake=wake)
-        self._first_shard = 0
+        self._start_at: tuple[int, str] | None = None
+        self._resting: dict[str, float] = {}
         self._failures = 0
+        self._stop_by = math.inf
+        self._last_progress = time.monotonic()
         self.published = 0
-        self.last_progress = time.monotonic()
 
     def run(self) -> None:
         """Sweep whenever something was appended, and every poll interval all the same."""
+        threading.Thread(target=self._wake_on_stop, name="wake-on-stop", daemon=True).start()
         self._marker.start()
         self._hints.start()
         try:
             while not self._stop.is_set():
                 self._wake.clear()
                 rows = self._sweep_safely()
+                if rows is None:
+                    self._pause()
+                    continue
+                self._failures = 0
                 self._hints.want(rows < BACKLOG)
-                if rows == 0:
+                if rows == 0 and self._start_at is None:
                     # Jittered, so that many relays do not all ask at once.
-                    self._wake.wait(random.uniform(0.75, 1.25) * self._pace.poll)  # noqa: S311
+                    self._wake.wait(random.uniform(0.75, 1.25) * self._pace.poll)  # noqa: S311 -- spreads load
         finally:
             self._shut_down()
 
@@ -99,143 +111,178 @@ class Relay:
             PyMongoError: MongoDB failed; likewise.
 
         """
+        publisher = self._publisher = self._publisher or self._new_publisher(self._one_by_one)
+        # What a broken-off sweep left under way would be read, and sent, a second time.
+        self._settle(publisher)
+        publisher.refresh()
         sent = 0
-        blocked: set[str] = set()
-        for row in self._unpublished():
-            if row["asset_id"] in blocked:
+        blocked = self._still_resting()
+        for row in self._unpublished(publisher):
+            asset_id = row["asset_id"]
+            if asset_id in blocked:
                 continue
-            if "parked_at" in row or not self._send(row):
+            if "parked_at" in row or not self._send(publisher, row):
                 # The first event of an asset that cannot be sent stops that asset, and no other.
-                blocked.add(row["asset_id"])
+                blocked.add(asset_id)
                 continue
             sent += 1
-        self._settle()
+        self._settle(publisher)
         return sent
 
-    def _unpublished(self) -> Iterator[dict[str, Any]]:
+    def _unpublished(self, publisher: Publisher) -> Iterator[dict[str, Any]]:
         allowed = self._current().shards
-        wanted = [shard for shard in sorted(allowed) if shard >= self._first_shard]
-        self._first_shard = 0
-        if not wanted:
+        wanted = self._next_part(allowed)
+        if wanted is None:
             return
+        limit = self._pace.sweep_limit
         seen = 0
         with (
             self._client.start_session(snapshot=True) as session,
-            self._rows.find({"published": False, "shard": {"$in": wanted}}, FIELDS, session=session, batch_size=2000)
+            self._rows.find({"published": False, **wanted}, FIELDS, session=session, batch_size=BATCH)
             .sort([("shard", 1), ("asset_id", 1), ("sequence", 1)])
             .hint("unpublished")
-            .limit(SWEEP_LIMIT) as cursor,
+            .limit(limit) as cursor,
         ):
             for row in cursor:
                 if seen % CHECK_EVERY == 0:
                     # Only ever fewer: a shard that was lost and came back within one sweep would have left a gap.
                     allowed &= self._current().shards
-                    self._take_in()
+                    publisher.poll(0)
+                    self._take_in(publisher)
+                    if self._stop.is_set():
+                        return
                 seen += 1
-                if self._stop.is_set():
-                    return
+                if seen == limit:
+                    # The rest comes next, or busy and blocked assets would starve those behind them.
+                    self._start_at = row["shard"], row["asset_id"]
                 if row["shard"] in allowed:
                     yield row
-                if seen == SWEEP_LIMIT:
-                    # The shards behind this one come first in the next sweep, or a busy one would starve them.
-                    self._first_shard = row["shard"]
+
+    def _next_part(self, allowed: frozenset[int]) -> dict[str, Any] | None:
+        """What to read next of these shards; None if there are none."""
+        start, self._start_at = self._start_at, None
+        later = sorted(shard for shard in allowed if start is None or shard > start[0])
+        if start is not None and start[0] in allowed:
+            # First the rest of the shard in which the last sweep ended, then those behind it.
+            if later:
+                self._start_at = later[0], ""
+            if start[1]:
+                return {"shard": start[0], "asset_id": {"$gte": start[1]}}
+            self._start_at = None
+            later = [start[0], *later]
+        return {"shard": {"$in": later}} if later else None
 
     def _current(self) -> Owned:
         owned = self._leases.owned
         # A process that stood still may have been replaced meanwhile; it finds out before it sends more.
         return owned if time.monotonic() < owned.valid_until else Owned(frozenset(), 0.0)
 
-    def _send(self, row: dict[str, Any]) -> bool:
+    def _still_resting(self) -> set[str]:
+        now = time.monotonic()
+        self._resting = {asset_id: until for asset_id, until in self._resting.items() if until > now}
+        return set(self._resting)
+
+    def _send(self, publisher: Publisher, row: dict[str, Any]) -> bool:
         """Send one row; false if it had to be parked."""
-        while True:
-            try:
-                self._publisher.send(row["_id"], to_record(row))
-            except BufferError:
-                self._await_progress()
-            except Refused as refused:
-                self._park(row["_id"], str(refused))
-                return False
-            else:
-                break
-        while self._publisher.in_flight + self._marker.waiting >= self._pace.in_flight:
-            self._await_progress()
+        try:
+            record = to_record(row)
+            while True:
+                try:
+                    publisher.send(row["_id"], record)
+                    break
+                except BufferError:
+                    self._await_progress(publisher)
+        except (Refused, UnsendableRow) as error:
+            self._park(row["_id"], str(error))
+            return False
+        while publisher.in_flight + self._marker.waiting >= self._pace.in_flight:
+            self._await_progress(publisher)
         return True
 
-    def _settle(self) -> None:
+    def _settle(self, publisher: Publisher) -> None:
         """Wait until everything sent is acknowledged and marked."""
-        while self._publisher.in_flight:
-            self._await_progress()
-        self._take_in(poll=False)
+        while publisher.in_flight:
+            self._await_progress(publisher)
+        self._take_in(publisher)
         while not self._marker.wait(1.0):
             if self._stop.is_set():
                 return
 
-    def _await_progress(self) -> None:
-        before = self._publisher.settled, self._marker.marked
-        self._publisher.poll(0.05)
-        self._take_in(poll=False)
-        if not self._publisher.in_flight:
-            self._marker.wait(0.05, below=self._pace.in_flight // 2)
+    def _await_progress(self, publisher: Publisher) -> None:
+        before = publisher.settled, self._marker.marked
+        publisher.poll(0.05)
+        self._take_in(publisher)
+        if not publisher.in_flight:
+            self._marker.wait(0.05, below=max(1, self._pace.in_flight // 2))
         now = time.monotonic()
-        if (self._publisher.settled, self._marker.marked) != before:
-            self.last_progress = now
-        elif self._publisher.in_flight and now - self.last_progress > self._pace.stall:
+        if self._stop.is_set():
+            self._stop_by = min(self._stop_by, now + self._pace.grace)
+        if now > self._stop_by:
+            raise ProducerFailed(f"not everything was acknowledged {self._pace.grace:g} s after the stop")
+        if (publisher.settled, self._marker.marked) != before:
+            self._last_progress = now
+        elif publisher.in_flight and now - self._last_progress > self._pace.stall:
             raise ProducerFailed(f"no acknowledgement for {self._pace.stall:g} s")
-        elif self._stop.is_set() and now - self.last_progress > self._pace.grace:
-            raise ProducerFailed(f"no acknowledgement for {self._pace.grace:g} s while stopping")
 
-    def _take_in(self, *, poll: bool = True) -> None:
-        if poll:
-            self._publisher.poll(0)
-        acked = self._publisher.take_acked()
+    def _take_in(self, publisher: Publisher) -> None:
+        acked = publisher.take_acked()
         self.published += len(acked)
         self._marker.give(acked)
 
-    def _sweep_safely(self) -> int:
-        self.last_progress = time.monotonic()
+    def _sweep_safely(self) -> int | None:
+        """Sweep; None if it failed."""
+        self._last_progress = time.monotonic()
         try:
             rows = self.sweep()
         except ProducerFailed as error:
             log.warning("producer_failed", error=str(error))
-            self._replace_publisher()
+            self._give_up_publisher()
         except PyMongoError as error:
             log.warning("sweep_failed", error=str(error))
-            self._pause()
         else:
-            self._failures = 0
-            if self._one_by_one and rows:
+            if self._one_by_one and not self._resting:
                 self._one_by_one = False
-                self._replace_publisher()
+                self._publisher = None
             return rows
-        return 0
+        return None
 
-    def _replace_publisher(self) -> None:
-        old = self._publisher
-        old.abandon()
-        self._take_in(poll=False)
-        for refusal in old.take_refusals():
+    def _give_up_publisher(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is None:
+            return
+        publisher.abandon(SETTLE_SECONDS)
+        self._take_in(publisher)
+        if refusals := publisher.take_refusals():
             # In a batch the innocent are refused with the guilty, so nobody is blamed before each went alone.
             if self._one_by_one:
-                self._blame(refusal.row_id, refusal.reason)
+                self._blame(refusals[0])
             self._one_by_one = True
-        self._pause()
-        self._publisher = self._new_publisher(self._one_by_one)
-        # Rows acknowledged and not yet marked would be read and sent again.
-        self._marker.wait(self._pace.grace)
 
     def _pause(self) -> None:
         if self._failures:
-            self._stop.wait(random.uniform(0, min(self._pace.longest_pause, 0.1 * 2**self._failures)))  # noqa: S311
+            self._stop.wait(random.uniform(0.5, 1.0) * min(self._pace.longest_pause, 0.1 * 2**self._failures))  # noqa: S311 -- spreads load
         self._failures = min(self._failures + 1, 10)
 
-    def _blame(self, row_id: str, reason: str) -> None:
-        row = self._rows.find_one_and_update(
-            {"_id": row_id, "published": False},
-            {"$inc": {"attempts": 1}, "$set": {"last_error": reason}},
-            return_document=True,
-        )
-        if row is not None and row["attempts"] >= self._pace.max_attempts:
-            self._park(row_id, reason)
+    def _blame(self, refusal: Refusal) -> None:
+        try:
+            row = self._rows.find_one_and_update(
+                {"_id": refusal.row_id, "published": False},
+                {"$inc": {"attempts": 1}, "$set": {"last_error": refusal.reason}},
+                return_document=True,
+            )
+            if row is None:
+                return
+            if row["attempts"] >= self._pace.max_attempts:
+                self._park(refusal.row_id, refusal.reason)
+                return
+        except PyMongoError as error:
+            # It will be refused, and blamed, again.
+            log.warning("refusal_not_recorded", event_id=refusal.row_id, error=str(error))
+            return
+        # The others need not wait for it; and the refusal is no failure of the producer's.
+        self._failures = 0
+        rest = min(self._pace.longest_pause, 0.1 * 2 ** row["attempts"])
+        self._resting[row["asset_id"]] = time.monotonic() + rest
 
     def _park(self, row_id: str, reason: str) -> None:
         log.error("event_parked", event_id=row_id, reason=reason)
@@ -244,10 +291,16 @@ class Relay:
             {"$set": {"last_error": reason}, "$currentDate": {"parked_at": True}},
         )
 
+    def _wake_on_stop(self) -> None:
+        self._stop.wait()
+        self._wake.set()
+
     def _shut_down(self) -> None:
+        stop_by = min(self._stop_by, time.monotonic() + self._pace.grace)
         self._hints.stop()
-        if self._publisher.in_flight:
-            self._publisher.abandon()
-        self._take_in(poll=False)
-        self._marker.wait(self._pace.grace)
+        if self._publisher is not None:
+            if self._publisher.in_flight:
+                self._publisher.abandon(SETTLE_SECONDS)
+            self._take_in(self._publisher)
+        self._marker.wait(max(0.1, stop_by - time.monotonic()))
         self._marker.stop()

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import pymongo
 import structlog
-from pymongo import IndexModel
+from pymongo import IndexModel, UpdateOne
 from pymongo.errors import PyMongoError
 
 from darkroom.outbox import SHARDS
@@ -51,23 +52,28 @@ class ShardLeases:
 
     def create(self) -> None:
         """Make sure that every shard has its document; they are never deleted."""
-        for shard in range(SHARDS):
-            self._shards.update_one({"_id": shard}, {"$setOnInsert": {"epoch": 0}}, upsert=True)
+        missing = [UpdateOne({"_id": shard}, {"$setOnInsert": {"epoch": 0}}, upsert=True) for shard in range(SHARDS)]
+        self._shards.bulk_write(missing, ordered=False)
 
     def refresh(self) -> Owned:
         """Say that this relay lives, renew what it has, and move towards a fair share.
 
         A relay gives a surplus shard up in two steps, so that what it has under way there can end in between.
         """
+        with pymongo.timeout(self.lease_seconds):
+            return self._refresh()
+
+    def _refresh(self) -> Owned:
         began = time.monotonic()
         self._members.update_one({"_id": self._instance}, [{"$set": {"alive_until": self._from_now()}}], upsert=True)
         live = self._members.count_documents({"$expr": {"$gt": ["$alive_until", "$$NOW"]}})
         share = math.ceil(SHARDS / max(1, live))
         self._release(self._leaving)
         self._shards.update_many({"owner": self._instance}, [{"$set": {"lease_until": self._from_now()}}])
-        held = {row["_id"] for row in self._shards.find({"owner": self._instance}, {"_id": 1})}
+        held = self._held()
         if len(held) < share:
-            held |= self._acquire(share - len(held))
+            self._acquire(share - len(held))
+            held = self._held()
         self._leaving = frozenset(sorted(held)[share:])
         owned = Owned(frozenset(held) - self._leaving, began + self.lease_seconds)
         if owned.shards != self.owned.shards:
@@ -78,31 +84,28 @@ class ShardLeases:
     def leave(self) -> None:
         """Give everything up, so that others need not wait for the leases to run out."""
         self.owned = Owned(frozenset(), 0.0)
-        self._members.delete_one({"_id": self._instance})
-        self._shards.update_many({"owner": self._instance}, {"$unset": {"owner": "", "lease_until": ""}})
+        with pymongo.timeout(self.lease_seconds):
+            self._members.delete_one({"_id": self._instance})
+            self._shards.update_many({"owner": self._instance}, {"$unset": {"owner": "", "lease_until": ""}})
 
-    def _acquire(self, wanted: int) -> set[int]:
-        # A missing owner or date sorts before every date: free, never leased and run out are one comparison.
+    def _held(self) -> set[int]:
+        return {row["_id"] for row in self._shards.find({"owner": self._instance}, {"_id": 1})}
+
+    def _acquire(self, wanted: int) -> None:
+        # A missing date sorts before every date: free, never leased and run out are one comparison.
         free = {"$expr": {"$lte": ["$lease_until", "$$NOW"]}}
         candidates = [row["_id"] for row in self._shards.find(free, {"_id": 1})]
         random.shuffle(candidates)
-        taken = set()
-        for shard in candidates[:wanted]:
-            took = self._shards.update_one(
-                {"_id": shard, **free},
-                [
-                    {
-                        "$set": {
-                            "owner": self._instance,
-                            "epoch": {"$add": ["$epoch", 1]},
-                            "lease_until": self._from_now(),
-                        }
-                    }
-                ],
+        taking = {
+            "owner": self._instance,
+            "epoch": {"$add": ["$epoch", 1]},
+            "lease_until": self._from_now(),
+        }
+        if chosen := candidates[:wanted]:
+            # Each looks again whether its shard is free: others choose at the same time.
+            self._shards.bulk_write(
+                [UpdateOne({"_id": shard, **free}, [{"$set": taking}]) for shard in chosen], ordered=False
             )
-            if took.matched_count:
-                taken.add(shard)
-        return taken
 
     def _release(self, shards: Iterable[int]) -> None:
         if shards := list(shards):

@@ -24,8 +24,26 @@ FIELDS = (
 """What must be read of a row."""
 
 
+class UnsendableRow(ValueError):
+    """A row that is no event: sending it again cannot help. The message says what is wrong."""
+
+
 def to_record(row: Mapping[str, Any]) -> Record:
-    """The record of one row: the same as of the event it was made from."""
+    """The record of one row: the same as of the event it was made from.
+
+    Raises:
+        UnsendableRow: a field is missing or of a type that no event has.
+
+    """
+    try:
+        return _record(row)
+    except KeyError as error:
+        raise UnsendableRow(f"the row has no {error.args[0]}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UnsendableRow(f"the row is no event: {error}") from error
+
+
+def _record(row: Mapping[str, Any]) -> Record:
     return Record(
         key=row["asset_id"].encode(),
         value=orjson.dumps(row["data"]),
