@@ -11,7 +11,8 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-CHUNK = 1 << 20
+CHUNK = 16 * 1024
+"""Bytes. So often a download looks at its deadline and at its cancellation, however slowly the bytes come."""
 
 
 class ObjectMissing(Exception):

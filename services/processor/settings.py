@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import socket
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
+from pydantic_settings import NoDecode
 
 from darkroom.runtime.settings import KafkaSettings, LogSettings, MongoSettings, S3Settings
 from processor.imaging.rendition import Limits, RenditionSpec, default_specs
@@ -45,7 +47,7 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
     decode_memory_bytes: int = Field(default=2048 * MIB, ge=256 * MIB, description="memory of one decoding process")
     decode_jobs_per_child: int = Field(default=200, ge=1, description="pictures before a decoding process is replaced")
     max_pixels: int = Field(default=100_000_000, ge=1, description="largest picture, width x height")
-    renditions: Annotated[tuple[RenditionSpec, ...], Field(min_length=1)] = Field(
+    renditions: Annotated[tuple[RenditionSpec, ...], NoDecode, Field(min_length=1)] = Field(
         default_factory=default_specs,
         description='JSON list such as [{"name": "thumb", "box": [256, 256], "format": "webp", "quality": 82}]',
     )
@@ -60,7 +62,10 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
     @field_validator("renditions", mode="before")
     @classmethod
     def _from_json(cls, value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise ValueError(f"not JSON: {error}") from error
 
     @field_validator("renditions")
     @classmethod
@@ -68,4 +73,6 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
         names = [spec.name for spec in value]
         if len(set(names)) != len(names) or "original" in names:
             raise ValueError(f"every rendition needs a name of its own, and none is called original; got {names}")
+        if wrong := [name for name in names if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name)]:
+            raise ValueError(f"a rendition's name is part of its key: letters, digits, _ and - only; got {wrong}")
         return value

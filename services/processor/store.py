@@ -14,9 +14,6 @@ from darkroom.outbox import to_row
 from darkroom.outbox.rows import INDEXES
 from darkroom.runtime.mongo import Client, Db, in_transaction
 
-CALL_SECONDS = 10.0
-PROBE_SECONDS = 5.0
-
 
 class Conflict(Exception):
     """The asset moved on since it was read: read it again and decide anew."""
@@ -24,11 +21,16 @@ class Conflict(Exception):
 
 @dataclass(frozen=True)
 class Store:
-    """Assets, their streams and the inbox. Thread-safe."""
+    """Assets, their streams and the inbox. Thread-safe.
+
+    A read ends after ``call_seconds``, whatever MongoDB does, and a transaction after ``transaction_seconds``.
+    """
 
     client: Client
     db: Db
     inbox: Inbox
+    call_seconds: float = 5.0
+    transaction_seconds: float = 20.0
 
     @staticmethod
     def indexes() -> dict[str, list[IndexModel]]:
@@ -37,7 +39,7 @@ class Store:
 
     def find(self, asset_id: str) -> Asset | None:
         """The asset, or None if nobody registered it."""
-        with pymongo.timeout(CALL_SECONDS):
+        with pymongo.timeout(self.call_seconds):
             document = self.db[ASSETS].find_one({"_id": asset_id})
         return None if document is None else from_document(document)
 
@@ -54,7 +56,7 @@ class Store:
             self.inbox.renew(lease, session=session)
             self._write(change, session)
 
-        in_transaction(self.client, body)
+        in_transaction(self.client, body, seconds=self.transaction_seconds)
 
     def finish(self, change: Change, lease: Lease, *, outcome: str) -> None:
         """Record how processing ended, and that its event is done: all of it, or nothing.
@@ -69,7 +71,7 @@ class Store:
             self.inbox.complete(lease, outcome=outcome, session=session)
             self._write(change, session)
 
-        in_transaction(self.client, body)
+        in_transaction(self.client, body, seconds=self.transaction_seconds)
 
     def give_up(self, change: Change, lease: Lease, *, outcome: str) -> None:
         """Record that the event is dead and its asset FAILED: both, or neither.
@@ -84,11 +86,11 @@ class Store:
             self.inbox.bury(lease, outcome=outcome, session=session)
             self._write(change, session)
 
-        in_transaction(self.client, body)
+        in_transaction(self.client, body, seconds=self.transaction_seconds)
 
     def probe(self) -> None:
         """Ask the primary whether it is there; whatever this raises means that MongoDB cannot be used now."""
-        with pymongo.timeout(PROBE_SECONDS):
+        with pymongo.timeout(self.call_seconds):
             # A read with majority concern, since a member that lost its majority still answers a ping.
             self.db[ASSETS].find_one({}, {"_id": 1})
 

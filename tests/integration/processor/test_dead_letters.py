@@ -1,0 +1,121 @@
+"""Records that are no upload of ours leave the topic with their bytes, their headers and the reason."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from darkroom.contracts.envelope import STREAM_SOURCE, to_record
+from darkroom.inbox.consumer import Delivery, Finished, Outage
+from darkroom.runtime.kafka import producer_config
+from processor.dead_letters import DeadLetters
+from support import events
+from support.eventually import eventually
+
+from .conftest import World
+
+Read = Callable[[], Any]
+
+
+@pytest.fixture
+def read(kafka_bootstrap: str, topic_names: Callable[[str], str]) -> Iterator[Read]:
+    """The next dead letter."""
+    name = topic_names("dlq")
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    admin.create_topics([NewTopic(name, num_partitions=1)])[name].result(timeout=10)
+    reader = Consumer({"bootstrap.servers": kafka_bootstrap, "group.id": name, "auto.offset.reset": "earliest"})
+    # Not by subscription: joining a group takes seconds.
+    reader.assign([TopicPartition(name, 0, 0)])
+
+    def one() -> Any:
+        message = eventually(lambda: reader.poll(0.2), deadline=20, what="a dead letter")
+        assert message is not None
+        assert message.error() is None
+        return message
+
+    yield one
+    reader.close()
+
+
+def without(delivery: Delivery, header: str) -> Delivery:
+    return replace(delivery, headers=[(name, value) for name, value in delivery.headers if name != header])
+
+
+def with_header(delivery: Delivery, header: str, value: bytes) -> Delivery:
+    return replace(delivery, headers=[*without(delivery, header).headers, (header, value)])
+
+
+def with_data(delivery: Delivery, **fields: Any) -> Delivery:
+    return replace(delivery, value=json.dumps({**json.loads(delivery.value or b""), **fields}).encode())
+
+
+MALFORMED: dict[str, tuple[Callable[[Delivery], Delivery], str]] = {
+    "not JSON": (lambda d: replace(d, value=b"\xff{"), "not JSON"),
+    "no value": (lambda d: replace(d, value=None), "no value"),
+    "no key": (lambda d: replace(d, key=None), "key"),
+    "no headers": (lambda d: replace(d, headers=[]), "ce_specversion"),
+    "no id": (lambda d: without(d, "ce_id"), "id"),
+    "unknown type": (lambda d: with_header(d, "ce_type", b"AssetEaten"), "ce_type"),
+    "unknown schema": (lambda d: with_header(d, "ce_dataschema", b"urn:x"), "ce_dataschema"),
+    "another bucket": (lambda d: with_data(d, bucket="elsewhere"), "bucket: 'elsewhere'"),
+    "another key": (lambda d: with_data(d, object_key="assets/other/original.jpg"), "object_key"),
+    "a lone surrogate": (lambda d: replace(d, value=b'{"bucket": "\\ud800", "object_key": "k"}'), "AssetUploaded"),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_a_malformed_record_becomes_a_dead_letter(world: World, read: Read, kind: str) -> None:
+    asset = world.upload()
+    spoil, reason = MALFORMED[kind]
+    delivery = spoil(world.delivery(asset))
+    assert world.processor(delivery) == Finished()
+    letter = read()
+    assert (letter.key(), letter.value()) == (delivery.key, delivery.value)
+    headers = letter.headers()
+    assert headers[: len(delivery.headers)] == list(delivery.headers)
+    notes = dict(headers[len(delivery.headers) :])
+    assert reason in notes["dlq_reason"].decode()
+    assert notes["dlq_topic"] == b"uploads"
+    assert (notes["dlq_partition"], notes["dlq_offset"]) == (b"0", str(delivery.offset).encode())
+    assert world.types(asset) == ["Registered"]
+    assert world.db.consumer_inbox.count_documents({}) == 0
+
+
+def test_an_event_of_an_unknown_asset_becomes_a_dead_letter(world: World, read: Read) -> None:
+    assert world.processor(world.delivery(events.registered().after)) == Finished()
+    assert "never registered" in dict(read().headers())["dlq_reason"].decode()
+
+
+def test_an_event_of_another_type_becomes_a_dead_letter(world: World, read: Read) -> None:
+    asset = world.upload()
+    record = to_record(world.stream(asset)[0], source=STREAM_SOURCE)
+    delivery = replace(world.delivery(asset), value=record.value, headers=record.headers)
+    assert world.processor(delivery) == Finished()
+    assert "AssetRegistered does not belong" in dict(read().headers())["dlq_reason"].decode()
+
+
+def test_a_record_too_large_for_a_dead_letter_leaves_a_note(world: World, read: Read) -> None:
+    """It must not stand in its key's way for ever."""
+    asset = world.upload()
+    delivery = replace(world.delivery(asset), value=b"x" * 1_000_000)
+    assert world.processor(delivery) == Finished()
+    letter = read()
+    notes = dict(letter.headers())
+    assert (letter.value(), notes["dlq_offset"]) == (None, str(delivery.offset).encode())
+    assert b"1000000 bytes" in notes["dlq_left_out"]
+    assert "not JSON" in notes["dlq_reason"].decode()
+
+
+def test_a_broker_that_does_not_answer_is_an_outage(world: World) -> None:
+    producer = Producer(producer_config("127.0.0.1:9", log_level=0, message_timeout_ms=400))
+    cut_off = replace(world.processor, dead_letters=DeadLetters(producer, topic="dlq", seconds=0.3))
+    delivery = replace(world.delivery(world.upload()), value=b"no JSON")
+    with pytest.raises(Outage) as caught:
+        cut_off(delivery)
+    assert caught.value.server == "Kafka"
+    assert producer.flush(5) == 0

@@ -1,0 +1,167 @@
+"""The bucket: what is read, what is written once, and what a store that misbehaves leads to."""
+
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from darkroom.inbox import LeaseLost
+from processor.objects import Bucket, CalledOff, DownloadRefused, ObjectMissing, StorageFailed
+
+from .conftest import s3_at
+
+NEVER = threading.Event()
+
+
+def nothing() -> None:
+    """The lease is still ours."""
+
+
+@pytest.fixture
+def s3(aws_endpoint: str) -> Iterator[Any]:
+    client = s3_at(aws_endpoint)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def store(s3: Any, bucket: str) -> Bucket:
+    return Bucket(s3, name=bucket, download_seconds=5)
+
+
+def written(s3: Any, bucket: str, key: str = "k") -> bytes:
+    return s3.get_object(Bucket=bucket, Key=key)["Body"].read()  # type: ignore[no-any-return]  # boto3 is untyped
+
+
+def test_what_was_written_is_read(store: Bucket, s3: Any, bucket: str) -> None:
+    store.store("k", b"bytes", content_type="image/jpeg", still_ours=nothing)
+    fetched = store.fetch("k", version_id=None, size=5, cancelled=NEVER)
+    assert (fetched.data, fetched.version_id) == (b"bytes", None)
+    head = s3.head_object(Bucket=bucket, Key="k")
+    assert (head["ContentType"], head["CacheControl"]) == ("image/jpeg", "private, max-age=31536000, immutable")
+
+
+def test_the_named_version_is_read(store: Bucket, s3: Any, bucket: str) -> None:
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    first = s3.put_object(Bucket=bucket, Key="k", Body=b"first")["VersionId"]
+    s3.put_object(Bucket=bucket, Key="k", Body=b"second")
+    fetched = store.fetch("k", version_id=first, size=5, cancelled=NEVER)
+    assert (fetched.data, fetched.version_id) == (b"first", first)
+
+
+@pytest.mark.parametrize("size", [4, 6])
+def test_another_size_than_expected_is_refused(store: Bucket, s3: Any, bucket: str, size: int) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=b"bytes")
+    with pytest.raises(DownloadRefused) as caught:
+        store.fetch("k", version_id=None, size=size, cancelled=NEVER)
+    assert caught.value.size == 5
+
+
+def test_a_missing_object_is_told_apart(store: Bucket) -> None:
+    with pytest.raises(ObjectMissing):
+        store.fetch("k", version_id=None, size=5, cancelled=NEVER)
+
+
+def test_equal_bytes_are_not_written_again(store: Bucket, s3: Any, bucket: str) -> None:
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    asked: list[int] = []
+    for _ in range(2):
+        store.store("k", b"bytes", content_type="image/jpeg", still_ours=lambda: asked.append(1))
+    assert asked == []
+    assert len(s3.list_object_versions(Bucket=bucket)["Versions"]) == 1
+
+
+def test_other_bytes_are_replaced_by_the_holder(store: Bucket, s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=b"of an earlier release")
+    store.store("k", b"bytes", content_type="image/jpeg", still_ours=nothing)
+    assert written(s3, bucket) == b"bytes"
+
+
+def test_an_overtaken_worker_does_not_replace_its_successors_bytes(store: Bucket, s3: Any, bucket: str) -> None:
+    def lost() -> None:
+        raise LeaseLost
+
+    store.store("k", b"the successor's", content_type="image/jpeg", still_ours=nothing)
+    with pytest.raises(LeaseLost):
+        store.store("k", b"mine", content_type="image/jpeg", still_ours=lost)
+    assert written(s3, bucket) == b"the successor's"
+
+
+def test_a_worker_overtaken_between_asking_and_writing_does_not_either(store: Bucket, s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=b"of an earlier release")
+
+    def stalled() -> None:
+        # The lease was still ours when asked; then we stood still, and the successor wrote.
+        store.store("k", b"the successor's", content_type="image/jpeg", still_ours=nothing)
+
+    with pytest.raises(StorageFailed, match="PreconditionFailed"):
+        store.store("k", b"mine", content_type="image/jpeg", still_ours=stalled)
+    assert written(s3, bucket) == b"the successor's"
+
+
+def test_work_that_is_called_off_stops_reading(store: Bucket, s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=b"bytes")
+    cancelled = threading.Event()
+    cancelled.set()
+    with pytest.raises(CalledOff):
+        store.fetch("k", version_id=None, size=5, cancelled=cancelled)
+
+
+@contextmanager
+def answering(write: Callable[[Any], object]) -> Iterator[str]:
+    """An endpoint that answers every request with a 200 and 3 MB announced, of which `write` sends what it likes."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(b'HTTP/1.1 200 OK\r\nContent-Length: 3145728\r\nETag: "e"\r\n\r\n')
+            write(self.wfile)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """The client went away, as it should."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def fetch_from(endpoint: str, *, seconds: float, read_timeout: float = 5.0) -> None:
+    client = s3_at(endpoint, read_timeout=read_timeout)
+    try:
+        Bucket(client, name="b", download_seconds=seconds).fetch("k", version_id=None, size=3 * 2**20, cancelled=NEVER)
+    finally:
+        client.close()
+
+
+def test_a_download_that_is_cut_is_a_storage_failure() -> None:
+    with answering(lambda out: out.write(bytes(1000))) as endpoint, pytest.raises(StorageFailed):
+        fetch_from(endpoint, seconds=5)
+
+
+def test_a_download_that_hangs_is_a_storage_failure() -> None:
+    over = threading.Event()
+    with answering(lambda _: over.wait(10)) as endpoint, pytest.raises(StorageFailed):
+        fetch_from(endpoint, seconds=5, read_timeout=0.3)
+    over.set()
+
+
+def test_a_download_that_trickles_ends_at_its_deadline() -> None:
+    over = threading.Event()
+
+    def trickle(out: Any) -> None:
+        while not over.wait(0.05):
+            out.write(bytes(2000))
+
+    with answering(trickle) as endpoint, pytest.raises(StorageFailed, match="took more than"):
+        fetch_from(endpoint, seconds=0.4)
+    over.set()

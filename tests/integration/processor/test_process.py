@@ -1,0 +1,403 @@
+"""One event through a whole processor on real servers, and every way in which that goes wrong."""
+
+import hashlib
+import threading
+from base64 import b64encode
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from darkroom.assets import to_document
+from darkroom.inbox import Claimed, Lease
+from darkroom.inbox.consumer import Finished, Later, Outage
+from darkroom.outbox import to_row
+from processor.imaging.failure import DecoderUnavailable
+from processor.objects import Bucket
+from processor.store import Store
+from support import events, pictures
+from support.faults import failing
+
+from .conftest import PICTURE, Crash, World, s3_at
+
+READY = ["Registered", "Processing", "Ready"]
+FAILED = ["Registered", "Processing", "Failed"]
+
+
+def test_an_upload_becomes_ready(world: World) -> None:
+    asset = world.upload(checksum_sha256=b64encode(hashlib.sha256(PICTURE).digest()).decode())
+    delivery = world.delivery(asset)
+    assert world.processor(delivery) == Finished()
+    assert world.types(asset) == READY
+    world.check_renditions(asset)
+    ready = world.asset(asset)
+    assert ready.original is not None
+    assert (ready.original.width, ready.original.height, ready.original.format) == (600, 400, "jpeg")
+    assert (ready.original.size, ready.original.etag) == (len(PICTURE), hashlib.md5(PICTURE).hexdigest())  # noqa: S324 -- what S3's eTag is
+    row = world.row(delivery)
+    assert (row["state"], row["outcome"], row["attempts"]) == ("COMPLETED", "ready", 1)
+    for event in world.stream(asset)[1:]:
+        assert event.causation_id == world.event_id(delivery)
+        assert event.correlation_id == "request-1"
+
+
+def test_a_redelivery_after_success_changes_nothing(world: World) -> None:
+    asset = world.upload()
+    assert world.processor(world.delivery(asset)) == Finished()
+    worker, decoder = world.with_decoder()
+    assert worker(world.delivery(asset)) == Finished()
+    assert decoder.calls == 0
+    assert world.types(asset) == READY
+
+
+def test_another_workers_valid_lease_is_waited_for(world: World) -> None:
+    asset = world.upload()
+    delivery = world.delivery(asset)
+    assert isinstance(world.processor.inbox.claim(world.event_id(delivery), owner="another"), Claimed)
+    verdict = world.processor(delivery)
+    assert isinstance(verdict, Later)
+    assert 0.5 < verdict.seconds <= 1.5
+    assert world.types(asset) == ["Registered"]
+    world.run_out()
+    assert world.processor(delivery) == Finished()
+    assert world.types(asset) == READY
+    assert world.row(delivery)["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "registered", "code"),
+    [
+        (b"\xff\xd8\xff" + bytes(500), {}, "corrupt_or_truncated"),
+        (b"plain text, no picture", {}, "unsupported_format"),
+        (b"", {"size": 10}, "empty_object"),
+        (PICTURE, {"size": len(PICTURE) + 1}, "size_mismatch"),
+        (PICTURE, {"checksum_sha256": b64encode(bytes(32)).decode()}, "checksum_mismatch"),
+        (PICTURE, {"size": 1_000_001}, "too_large"),
+    ],
+)
+@pytest.mark.parametrize("told_size", [True, False])
+def test_a_picture_at_fault_fails_at_once(
+    world: World, data: bytes, registered: dict[str, Any], code: str, told_size: bool
+) -> None:
+    asset = world.upload(data, **registered)
+    delivery = world.delivery(asset, size=len(data) if told_size else None)
+    assert world.processor(delivery) == Finished()
+    assert world.types(asset) == FAILED
+    failure = world.asset(asset).failure
+    assert failure is not None
+    assert failure.code == code
+    assert (world.row(delivery)["state"], world.row(delivery)["attempts"]) == ("COMPLETED", 1)
+    assert world.keys(asset) == {"original.jpg"}
+
+
+def test_a_missing_object_is_tried_again_and_then_given_up(world: World) -> None:
+    asset = world.upload()
+    world.s3.delete_object(Bucket=world.bucket, Key=asset.object_key)
+    delivery = world.delivery(asset)
+    for attempt in (1, 2):
+        verdict = world.processor(delivery)
+        assert isinstance(verdict, Later)
+        assert world.row(delivery)["attempts"] == attempt
+        # The back-off holds for everybody, and is not an attempt.
+        assert isinstance(world.processor(world.delivery(asset)), Later)
+        assert world.types(asset) == ["Registered", "Processing"]
+        world.run_out()
+    assert world.processor(delivery) == Finished()
+    assert world.types(asset) == FAILED
+    failure = world.asset(asset).failure
+    assert failure is not None
+    assert failure.code == "object_missing"
+    assert (world.row(delivery)["state"], world.row(delivery)["attempts"]) == ("DEAD", 3)
+    assert world.processor(world.delivery(asset)) == Finished()
+
+
+def test_an_object_that_appears_late_becomes_ready(world: World) -> None:
+    asset = world.upload()
+    world.s3.delete_object(Bucket=world.bucket, Key=asset.object_key)
+    delivery = world.delivery(asset)
+    assert isinstance(world.processor(delivery), Later)
+    world.s3.put_object(Bucket=world.bucket, Key=asset.object_key, Body=PICTURE)
+    world.run_out()
+    assert world.processor(delivery) == Finished()
+    assert world.types(asset) == READY
+
+
+def test_an_outage_of_s3_costs_no_attempt(world: World) -> None:
+    dead = s3_at("http://127.0.0.1:9", connect_timeout=1)
+    asset = world.upload()
+    cut_off = replace(world.processor, bucket=Bucket(dead, name=world.bucket, download_seconds=5))
+    for _ in range(5):
+        # Each time another process, as when they are restarted during the outage.
+        delivery = world.delivery(asset)
+        with pytest.raises(Outage) as caught:
+            cut_off(delivery)
+        assert caught.value.server == "S3"
+        with pytest.raises(Exception, match="Could not connect"):
+            caught.value.probe()
+    assert world.row(delivery)["attempts"] == 0
+    assert world.processor(world.delivery(asset)) == Finished()
+    assert world.types(asset) == READY
+    dead.close()
+
+
+def test_an_outage_of_mongodb_is_told_as_one(world: World) -> None:
+    asset = world.upload()
+    delivery = world.delivery(asset)
+    with failing(world.db.client, "find", app=world.app, closeConnection=True), pytest.raises(Outage) as caught:
+        world.processor(delivery)
+    assert caught.value.server == "MongoDB"
+    caught.value.probe()
+    assert world.processor(delivery) == Finished()
+    assert world.types(asset) == READY
+
+
+@pytest.mark.parametrize(
+    ("commands", "fault"),
+    [
+        (["commitTransaction"], {"errorCode": 10107}),
+        (["commitTransaction"], {"errorCode": 8, "errorLabels": ["UnknownTransactionCommitResult"]}),
+        (["commitTransaction"], {"writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}),
+        (["insert"], {"errorCode": 112, "errorLabels": ["TransientTransactionError"]}),
+        (["update"], {"closeConnection": True}),
+    ],
+)
+@pytest.mark.parametrize("end", ["ready", "failed"])
+def test_a_faltering_final_transaction_has_one_effect(
+    world: World, commands: list[str], fault: dict[str, Any], end: str
+) -> None:
+    asset = world.upload(PICTURE if end == "ready" else b"no picture")
+    delivery = world.delivery(asset)
+    with ExitStack() as faults:
+        worker, _ = world.with_decoder(
+            before=lambda _: faults.enter_context(failing(world.db.client, *commands, app=world.app, times=2, **fault))
+        )
+        assert worker(delivery) == Finished()
+    assert world.types(asset) == (READY if end == "ready" else FAILED)
+    assert (world.row(delivery)["state"], world.row(delivery)["attempts"]) == ("COMPLETED", 1)
+
+
+class CrashAfterFinish(Store):
+    def finish(self, *args: Any, **options: Any) -> None:
+        super().finish(*args, **options)
+        raise Crash
+
+
+class CrashAfterPut(Bucket):
+    def store(self, *args: Any, **options: Any) -> None:
+        super().store(*args, **options)
+        raise Crash
+
+
+def crash(_: object = None) -> None:
+    raise Crash
+
+
+def test_a_crash_after_the_start_is_taken_over(world: World) -> None:
+    asset = world.upload()
+    worker, _ = world.with_decoder(before=crash)
+    with pytest.raises(Crash):
+        worker(world.delivery(asset))
+    assert world.types(asset) == ["Registered", "Processing"]
+    second = world.delivery(asset)
+    assert isinstance(world.processor(second), Later)
+    world.run_out()
+    assert world.processor(second) == Finished()
+    assert world.types(asset) == READY
+    assert world.row(second)["attempts"] == 2
+
+
+def test_a_crash_after_a_rendition_was_written_is_taken_over(world: World) -> None:
+    asset = world.upload()
+    there = CrashAfterPut(world.s3, name=world.bucket, download_seconds=5)
+    with pytest.raises(Crash):
+        replace(world.processor, bucket=there)(world.delivery(asset))
+    assert world.keys(asset) == {"original.jpg", "thumb.jpg"}
+    world.run_out()
+    assert world.processor(world.delivery(asset)) == Finished()
+    assert world.types(asset) == READY
+    world.check_renditions(asset)
+
+
+def test_a_crash_after_the_end_is_only_a_redelivery(world: World) -> None:
+    asset = world.upload()
+    store = world.processor.store
+    with pytest.raises(Crash):
+        replace(world.processor, store=CrashAfterFinish(store.client, store.db, store.inbox))(world.delivery(asset))
+    assert world.processor(world.delivery(asset)) == Finished()
+    assert world.types(asset) == READY
+
+
+def test_crashes_count_and_end_in_a_failed_asset(world: World) -> None:
+    asset = world.upload()
+    worker, decoder = world.with_decoder(before=crash)
+    for _ in range(3):
+        with pytest.raises(Crash):
+            worker(world.delivery(asset))
+        world.run_out()
+    last = world.delivery(asset)
+    assert worker(last) == Finished()
+    assert decoder.calls == 3, "the poison is not touched a fourth time"
+    assert world.types(asset) == FAILED
+    failure = world.asset(asset).failure
+    assert failure is not None
+    assert failure.code == "retries_exhausted"
+    assert world.row(last)["state"] == "DEAD"
+
+
+def test_giving_up_is_one_transaction(world: World) -> None:
+    asset = world.upload()
+    worker, _ = world.with_decoder(before=crash)
+    with pytest.raises(Crash):
+        worker(world.delivery(asset))
+    world.run_out()
+    once = replace(world.processor, max_attempts=1)
+    last = world.delivery(asset)
+    with failing(world.db.client, "insert", app=world.app, errorCode=13), pytest.raises(Exception, match="failpoint"):
+        once(last)
+    assert world.row(last)["state"] == "PROCESSING"
+    assert world.types(asset) == ["Registered", "Processing"]
+    assert once(last) == Finished()
+    assert world.types(asset) == FAILED
+    assert world.row(last)["state"] == "DEAD"
+
+
+def test_a_lease_lost_while_rendering_calls_the_work_off(world: World) -> None:
+    asset = world.upload()
+    delivery = world.delivery(asset)
+
+    def overtaken(cancelled: threading.Event | None) -> None:
+        world.take_over(delivery)
+        assert cancelled is not None
+        assert cancelled.wait(10), "the keeper notices at its next renewal"
+
+    worker, _ = world.with_decoder(before=overtaken)
+    verdict = worker(delivery)
+    assert isinstance(verdict, Later)
+    assert world.types(asset) == ["Registered", "Processing"]
+    assert world.keys(asset) == {"original.jpg"}
+    row = world.row(delivery)
+    assert (row["lease_owner"], row["fence"], row["attempts"], row["state"]) == ("another", 2, 2, "PROCESSING")
+
+
+@pytest.mark.parametrize("end", ["ready", "failed", "retry", "given up"])
+def test_a_worker_that_was_overtaken_unawares_writes_nothing(world: World, end: str) -> None:
+    asset = world.upload(b"no picture" if end == "failed" else PICTURE)
+    delivery = world.delivery(asset)
+
+    def overtaken() -> None:
+        world.take_over(delivery)
+        if end in ("retry", "given up"):
+            raise DecoderUnavailable
+
+    attempts = 1 if end == "given up" else 3
+    worker, _ = world.with_decoder(before=lambda _: overtaken())
+    # This worker's keeper stands still, as the whole process does after SIGSTOP.
+    worker.keeper.close()
+    verdict = replace(worker, max_attempts=attempts)(delivery)
+    assert isinstance(verdict, Later)
+    assert world.types(asset) == ["Registered", "Processing"]
+    assert (world.row(delivery)["lease_owner"], world.row(delivery)["attempts"]) == ("another", 2)
+
+
+def test_a_worker_that_was_overtaken_before_it_began_does_not_begin(world: World) -> None:
+    asset = world.upload()
+    delivery = world.delivery(asset)
+    lease = world.processor.inbox.claim(world.event_id(delivery), owner=delivery.owner)
+    assert isinstance(lease, Claimed)
+
+    class Stalled(Store):
+        def start(self, change: Any, lease: Lease) -> None:
+            world.take_over(delivery)
+            super().start(change, lease)
+
+    store = world.processor.store
+    verdict = replace(world.processor, store=Stalled(store.client, store.db, store.inbox))(delivery)
+    assert isinstance(verdict, Later)
+    assert world.types(asset) == ["Registered"]
+
+
+def test_work_that_is_called_off_gives_its_attempt_back(world: World) -> None:
+    asset = world.upload()
+    delivery = world.delivery(asset)
+    worker, _ = world.with_decoder(before=lambda _: delivery.cancelled.set())
+    assert isinstance(worker(delivery), Later)
+    row = world.row(delivery)
+    assert row["attempts"] == 0
+    assert "lease_owner" not in row
+    again = world.delivery(asset)
+    assert world.processor(again) == Finished()
+    assert world.row(again)["attempts"] == 1
+
+
+def test_a_defect_costs_attempts_and_ends(world: World) -> None:
+    asset = world.upload()
+    delivery = world.delivery(asset)
+
+    def defect(_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    worker, decoder = world.with_decoder(before=defect)
+    for _ in range(2):
+        assert isinstance(worker(delivery), Later)
+        assert world.row(delivery)["last_error"] == "ZeroDivisionError: a defect"
+        world.run_out()
+    assert worker(delivery) == Finished()
+    assert decoder.calls == 3
+    assert world.types(asset) == FAILED
+    assert world.row(delivery)["state"] == "DEAD"
+
+
+def test_two_workers_at_once_have_one_effect(world: World) -> None:
+    asset = world.upload()
+    verdicts: list[object] = []
+    together = threading.Barrier(4)
+
+    def work() -> None:
+        delivery = world.delivery(asset)
+        together.wait(10)
+        verdicts.append(world.processor(delivery))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(verdicts) == 4
+    assert Finished() in verdicts
+    assert world.types(asset) == READY
+
+
+@pytest.mark.parametrize("end", ["ready", "failed"])
+def test_another_upload_of_a_done_asset_changes_nothing(world: World, end: str) -> None:
+    asset = world.upload(PICTURE if end == "ready" else b"no picture")
+    world.processor(world.delivery(asset))
+    before = world.types(asset)
+    world.s3.put_object(Bucket=world.bucket, Key=asset.object_key, Body=pictures.jpeg(80, 80))
+    second = world.delivery(asset, etag="another")
+    worker, decoder = world.with_decoder()
+    assert worker(second) == Finished()
+    assert decoder.calls == 0
+    assert world.types(asset) == before
+    assert world.row(second)["outcome"] == f"ignored: asset was {end.upper()}"
+
+
+def test_an_asset_that_moved_on_meanwhile_is_decided_anew(world: World) -> None:
+    """Another upload event of the same asset is processed between reading the asset and starting."""
+    asset = world.upload()
+    other = events.new_id()
+
+    class Slow(Store):
+        def find(self, asset_id: str) -> Any:
+            found = super().find(asset_id)
+            if found is not None and found.version == 1:
+                change = events.step(found, events.processing(other))
+                world.db.assets.replace_one({"_id": asset_id}, to_document(change.after))
+                world.db.outbox_events.insert_one(to_row(change.event))
+            return found
+
+    store = world.processor.store
+    delivery = world.delivery(asset)
+    assert replace(world.processor, store=Slow(store.client, store.db, store.inbox))(delivery) == Finished()
+    assert world.types(asset) == ["Registered", "Processing"]
+    assert world.row(delivery)["outcome"] == "ignored: asset was PROCESSING"
