@@ -5,6 +5,7 @@ import time
 from contextlib import ExitStack
 
 import structlog
+from confluent_kafka import KafkaException
 from pymongo import IndexModel
 from pymongo.errors import PyMongoError
 
@@ -15,7 +16,7 @@ from darkroom.runtime.health import health_server
 from darkroom.runtime.mongo import Client, Db, NotAReplicaSet, check_replica_set, connect, ensure_indexes
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
-from outbox_relay.publisher import Publisher, describe_topic
+from outbox_relay.publisher import BROKER_DEFAULT_BYTES, Publisher, TopicFacts, describe_topic
 from outbox_relay.relay import Pace, Relay
 from outbox_relay.settings import Settings
 from outbox_relay.shards import ShardKeeper, ShardLeases
@@ -29,8 +30,9 @@ def main() -> None:
     logging.configure(service="outbox-relay", level=settings.log_level)
     stop = stop_on_signals()
     topic = Topics(settings.topic_prefix).events
+    _check_kafka_config(settings, topic)
     with ExitStack() as stack:
-        mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-outbox-relay"))
+        mongo = stack.enter_context(_connect(settings))
         db = mongo[settings.mongo_database]
         leases = ShardLeases(db, instance=settings.relay_instance, lease_seconds=settings.relay_lease_seconds)
         _prepare(mongo, db, leases)
@@ -88,6 +90,26 @@ def new_publisher(settings: Settings, topic: str, *, one_by_one: bool) -> Publis
         extra=settings.kafka_config,
         one_by_one=one_by_one,
     )
+
+
+def _check_kafka_config(settings: Settings, topic: str) -> None:
+    """Raises SystemExit when librdkafka does not take the settings; nothing is sent or waited for."""
+    try:
+        Publisher(
+            bootstrap=settings.kafka_bootstrap,
+            topic=topic,
+            facts=TopicFacts(partitions=1, max_message_bytes=BROKER_DEFAULT_BYTES),
+            extra=settings.kafka_config,
+        )
+    except KafkaException as error:
+        raise SystemExit(f"DARKROOM_KAFKA_CONFIG: {error.args[0]}") from None
+
+
+def _connect(settings: Settings) -> Client:
+    try:
+        return connect(settings.mongo_url.get_secret_value(), appname="darkroom-outbox-relay")
+    except (PyMongoError, ValueError) as error:
+        raise SystemExit(f"DARKROOM_MONGO_URL: no connection string of MongoDB: {error}") from None
 
 
 def _prepare(mongo: Client, db: Db, leases: ShardLeases) -> None:

@@ -91,7 +91,7 @@ def describe_topic(bootstrap: str, topic: str, extra: Mapping[str, Any], *, seco
 
 
 class Publisher:
-    """Sends rows to one topic. Used by one thread."""
+    """Sends rows to one topic. Used by one thread. Raises KafkaException when ``extra`` is no setting of librdkafka."""
 
     def __init__(
         self,
@@ -108,6 +108,8 @@ class Publisher:
             "enable_gapless_guarantee": True,
             "message_max_bytes": max(facts.max_message_bytes, 1000),
             "batch_size": min(facts.max_message_bytes, BATCH_BYTES),
+            # The client's own 10 s would keep events back long after a broker is there again.
+            "reconnect_backoff_max_ms": 1000,
             "queue_buffering_max_messages": 100_000,
             "queue_buffering_max_kbytes": 131_072,
         }
@@ -116,7 +118,8 @@ class Publisher:
             own["batch_num_messages"] = 1
         self._topic = topic
         self._facts = facts
-        self._producer = Producer(producer_config(bootstrap, extra, **own))
+        # The client's own warnings are no JSON; what matters comes as an exception.
+        self._producer = Producer(producer_config(bootstrap, {"log_level": 3, **(extra or {})}, **own))
         self._acked: list[str] = []
         self._refusals: list[Refusal] = []
         self._failure: KafkaError | None = None

@@ -112,7 +112,8 @@ class Stage:
         return {asset_id: list(range(1, events_each + 1)) for asset_id in ids}
 
     def unpublished(self) -> int:
-        return int(self.rows.count_documents({"published": False}))
+        # Not by an aggregation or a find: tests make those fail.
+        return int(self.db.command("count", self.rows.name, query={"published": False})["n"])
 
     def read_topic(self, bootstrap: str | None = None) -> Seen:
         consumer = Consumer(

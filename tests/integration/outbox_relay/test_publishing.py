@@ -1,7 +1,5 @@
 """What is in the outbox comes onto the topic, in order, and is marked."""
 
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 
 from darkroom.contracts.envelope import STREAM_SOURCE, to_record
@@ -73,7 +71,3 @@ def test_a_sweep_reads_only_what_is_unpublished(stage: Stage) -> None:
     assert first["docsExamined"] == 20
     assert not first.get("hasSortStage")
 
-
-def test_importing_the_service_does_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", "import outbox_relay.app, outbox_relay.relay"], capture_output=True, check=True)
-    assert done.stdout == done.stderr == b""
