@@ -28,6 +28,9 @@ up: $(READY) ## Start the servers and the services on this machine, and keep the
 test: $(READY) ## Run all tests against real servers, started by the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
+mutants: $(READY) ## Remove each protection in a copy of the code and see that a test notices (ARGS="--only NAME", --list)
+	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
+
 check: $(READY) ## Lint, format, types, architecture, dependencies, cloud template
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,4 +46,4 @@ lock: ## Pin every dependency again, with hashes and without addresses
 clean: ## Remove what the targets made in this folder
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .darkroom build dist
 
-.PHONY: help demo up test check lock clean
+.PHONY: help demo up test mutants check lock clean

@@ -73,9 +73,7 @@ def load() -> list[Mutant]:
 
     """
     found = [
-        _mutant(told)
-        for path in sorted(FOLDER.glob("*.toml"))
-        for told in tomllib.loads(path.read_text())["mutant"]
+        _mutant(told) for path in sorted(FOLDER.glob("*.toml")) for told in tomllib.loads(path.read_text())["mutant"]
     ]
     names = [mutant.name for mutant in found]
     if twice := {name for name in names if names.count(name) > 1}:

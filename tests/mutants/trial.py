@@ -58,16 +58,34 @@ class Copy:
             RuntimeError: a package is imported from somewhere else.
 
         """
-        program = f"import {', '.join(PACKAGES)}; print({', '.join(f'{name}.__file__' for name in PACKAGES)}, sep='\\n')"
+        program = (
+            f"import {', '.join(PACKAGES)}; print({', '.join(f'{name}.__file__' for name in PACKAGES)}, sep='\\n')"
+        )
         found = subprocess.run(
-            [sys.executable, "-c", program], cwd=self.root, env=self._environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", program],
+            cwd=self.root,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.split()
         if strangers := [path for path in found if not Path(path).is_relative_to(self.root)]:
             raise RuntimeError(f"these would be tested instead of the copy: {strangers}")
 
     def pytest(self, tests: Sequence[str], *options: str, seconds: float = SECONDS) -> tuple[int | None, str]:
         """Run tests; gives pytest's exit code (None: it did not end in time) and what it said."""
-        command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", *options, *tests]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-rfE",
+            "--tb=short",
+            "-p",
+            "no:cacheprovider",
+            *options,
+            *tests,
+        ]
         with subprocess.Popen(
             command,
             cwd=self.root,

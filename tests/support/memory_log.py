@@ -50,7 +50,7 @@ class MemoryPublisher(Publisher):
         self._queue.append(Appearance(row_id, record.key.decode(), int(sequence or 0)))
         self.sent += 1
 
-    def poll(self, seconds: float) -> None:
+    def poll(self, seconds: float) -> None:  # noqa: ARG002 -- the real one's, which waits
         """Acknowledge what was written at the last call, then write what is queued."""
         self._check()
         if self._written:
@@ -86,7 +86,7 @@ class MemoryPublisher(Publisher):
     def refresh(self) -> None:
         """There is nothing that a broker could have forgotten."""
 
-    def abandon(self, seconds: float = 2.0) -> None:
+    def abandon(self, seconds: float = 2.0) -> None:  # noqa: ARG002 -- the real one's, which waits
         """What was written may be acknowledged or not; here it is not. What is queued may still arrive."""
         self._failed = True
         self.settled += len(self._queue) + len(self._written)
