@@ -102,6 +102,10 @@ class Copy:
                 os.killpg(process.pid, signal.SIGKILL)
                 output, _ = process.communicate()
                 return None, output
+            except BaseException:
+                # Of a session of its own, so that Ctrl-C has not reached it.
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
         return process.returncode, output
 
     def try_out(self, mutant: Mutant) -> Outcome:
