@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
-    consumes,
     initialize,
     invariant,
     multiple,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -40,6 +40,9 @@ from support.worker_machine import CONSUMER, Hand, Workers
 RUNS = int(os.environ.get("DARKROOM_MACHINE_RUNS", "80"))
 STEPS = 40
 ANY_HOST = st.sampled_from("ABC")
+NEWEST = st.integers(0, 3)
+"""Which attempt, from the newest; those before them stand still for ever, as crashed ones do."""
+ENDS = st.sampled_from(("ready", "failed", "dead"))
 ANY_RELAY = st.sampled_from(("first", "second"))
 POINTS = st.tuples(st.sampled_from(("send", "write", "ack", "take")), st.integers(1, 6))
 MEANWHILE = st.sampled_from(("crash", "fail", "append", "lose", "regain", "refresh", "other"))
@@ -49,7 +52,6 @@ FAULTS = st.dictionaries(POINTS, MEANWHILE, max_size=3)
 class ExactlyOnce(RuleBasedStateMachine):
     """One installation: assets, a partition of uploads and who consumes it, an outbox and who publishes it."""
 
-    hands = Bundle("hands")
     uploads = Bundle("uploads")
     assets = Bundle("assets")
 
@@ -61,13 +63,17 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.relays: dict[str, SteppedRelay] = {}
         self.dead: list[SteppedRelay] = []
         self.known: list[str] = []
+        self.hands: list[Hand] = []
 
     @initialize(target=uploads, skews=st.tuples(*[st.sampled_from((0.0, 18_000.0, -18_000.0))] * 3))
     def set_up(self, skews: tuple[float, float, float]) -> Any:
-        """Two assets, announced, so that something happens from the first step on."""
+        """Two assets, announced and being worked on, so that something happens from the first step on."""
         self.workers = Workers(self.client, self.db, dict(zip("ABC", skews, strict=True)))
         self.relays["first"] = SteppedRelay(self.client, self.db, self.log)
-        return multiple(*[self.upload(self.register(), "1") for _ in range(2)])
+        announced = [self.upload(self.register(), "1") for _ in range(2)]
+        self.take()
+        self.take()
+        return multiple(*announced)
 
     @rule(target=assets)
     def register(self) -> Asset:
@@ -79,7 +85,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule(target=uploads, asset=assets, version=st.sampled_from("12"))
     def upload(self, asset: Asset, version: str) -> Event:
-        """The bridge announces an original; another version of it is another event."""
+        """The bridge announces an original, perhaps once more; another version of it is another event."""
         event = events.uploaded(asset, version_id=version)
         self.workers.publish(event)
         return event
@@ -89,89 +95,82 @@ class ExactlyOnce(RuleBasedStateMachine):
         """A duplicate, at any time later and in any order."""
         self.workers.publish(event)
 
-    @rule(target=hands)
-    def take(self) -> Any:
+    @rule()
+    def take(self) -> None:
         """The consumer hands the next record to a worker, which claims it."""
-        hand = self.workers.take()
-        return multiple() if hand is None else hand
+        if (hand := self.workers.take()) is not None:
+            self.hands.append(hand)
 
-    @rule(hand=hands)
-    def read(self, hand: Hand) -> None:
-        self.workers.read(hand)
+    @precondition(lambda self: self.hands)
+    @rule(which=NEWEST, what=st.sampled_from(("read", "begin", "renew", "leave_behind")))
+    def go_on(self, which: int, what: str) -> None:
+        """A worker does its next step, whether it is still the holder or not."""
+        step: Callable[[Hand], None] = getattr(self.workers, what)
+        step(self._hand(which))
 
-    @rule(hand=hands)
-    def begin(self, hand: Hand) -> None:
-        self.workers.begin(hand)
+    @precondition(lambda self: self.hands)
+    @rule(which=NEWEST, how=ENDS)
+    def end(self, which: int, how: str) -> None:
+        """It writes its end, by what it once read."""
+        self.workers.end(self._hand(which), how)
 
-    @rule(hand=hands, how=st.sampled_from(("ready", "failed", "dead")))
-    def end(self, hand: Hand, how: str) -> None:
-        self.workers.end(hand, how)
-
-    @rule(hand=hands, how=st.sampled_from(("ready", "failed", "dead")))
-    def work_to_the_end(self, hand: Hand, how: str) -> None:
+    @precondition(lambda self: self.hands)
+    @rule(which=NEWEST, how=ENDS)
+    def work_to_the_end(self, which: int, how: str) -> None:
         """What a worker does when nothing comes between."""
+        hand = self._hand(which)
         self.workers.read(hand)
         self.workers.begin(hand)
         self.workers.end(hand, how)
 
-    @rule(hand=hands, delay=st.sampled_from((0.0, 3600.0)), refund=st.booleans())
-    def give_back(self, hand: Hand, delay: float, refund: bool) -> None:
-        self.workers.give_back(hand, delay=delay, refund=refund)
+    @precondition(lambda self: self.hands)
+    @rule(which=NEWEST, delay=st.sampled_from((0.0, 3600.0)), refund=st.booleans())
+    def give_back(self, which: int, delay: float, refund: bool) -> None:
+        """A retryable failure, or work that was called off."""
+        self.workers.give_back(self._hand(which), delay=delay, refund=refund)
 
-    @rule(hand=hands)
-    def renew(self, hand: Hand) -> None:
-        self.workers.renew(hand)
-
-    @rule(hand=hands)
-    def leave_behind(self, hand: Hand) -> None:
-        self.workers.leave_behind(hand)
-
-    @rule(hand=consumes(hands))
-    def worker_crashes(self, hand: Hand) -> None:
-        """Its thread never goes on; whoever comes after it has to find that out from the lease."""
+    @precondition(lambda self: self.hands)
+    @rule(which=NEWEST, host=ANY_HOST)
+    def stall_and_be_overtaken(self, which: int, host: str) -> None:
+        """Its lease runs out while it stands still and the partition moves; it may wake up at any time later."""
+        self.workers.run_out(self._hand(which).record.event.id)
+        self.workers.rebalance(host, crash=True)
+        self.take()
 
     @rule(event=uploads)
     def lease_runs_out(self, event: Event) -> None:
-        """Its holder, if any, stood still for too long, and may wake up later."""
+        """Its holder, if any, stood still for too long; or its back-off is over."""
         self.workers.run_out(event.id)
 
-    @rule()
-    def commit(self) -> None:
-        self.workers.commit()
-
-    @rule(host=ANY_HOST, crash=st.booleans())
-    def rebalance(self, host: str, crash: bool) -> None:
-        self.workers.rebalance(host, crash=crash)
+    @rule(host=ANY_HOST, how=st.sampled_from(("commit", "move", "crash")))
+    def partition(self, host: str, how: str) -> None:
+        """Offsets are committed; and perhaps the partition moves, or its process dies before it could commit."""
+        if how == "commit":
+            self.workers.commit()
+        else:
+            self.workers.rebalance(host, crash=how == "crash")
 
     @rule(asset=assets)
     def trash_or_restore(self, asset: Asset) -> None:
         """The owner makes more events."""
         self._append(asset.id)
 
-    @rule(name=ANY_RELAY)
-    def relay_starts(self, name: str) -> None:
-        if name not in self.relays:
-            self.relays[name] = SteppedRelay(self.client, self.db, self.log)
-
-    @rule(name=ANY_RELAY)
-    def relay_dies(self, name: str) -> None:
-        self._bury(name)
-
-    @rule(name=ANY_RELAY)
-    def relay_stalls(self, name: str) -> None:
-        """It stands still past its leases, so that another may take its shards, and does not know."""
-        if name in self.relays:
-            self.relays[name].run_out()
-
-    @rule()
-    def leases_of_the_dead_run_out(self) -> None:
-        for relay in self.dead:
+    @rule(name=ANY_RELAY, what=st.sampled_from(("start", "start", "die", "stall", "refresh", "dead ones' leases end")))
+    def relay(self, name: str, what: str) -> None:
+        """Relays come and go. One that stalls past its leases does not know that another may take its shards."""
+        relay = self.relays.get(name)
+        if what == "dead ones' leases end":
+            for dead in self.dead:
+                dead.run_out()
+        elif relay is None:
+            if what == "start":
+                self.relays[name] = SteppedRelay(self.client, self.db, self.log)
+        elif what == "die":
+            self._bury(name)
+        elif what == "stall":
             relay.run_out()
-
-    @rule(name=ANY_RELAY)
-    def relay_refreshes(self, name: str) -> None:
-        if name in self.relays:
-            self.relays[name].leases.refresh()
+        else:
+            relay.leases.refresh()
 
     @rule(name=ANY_RELAY, faults=FAULTS)
     def sweep(self, name: str, faults: dict[Point, str]) -> None:
@@ -216,6 +215,9 @@ class ExactlyOnce(RuleBasedStateMachine):
             for collection in ("assets", "outbox_events", "consumer_inbox"):
                 self.db[collection].delete_many({})
             free_all_shards(self.db)
+
+    def _hand(self, which: int) -> Hand:
+        return self.hands[-1 - which % len(self.hands)]
 
     def _check(self) -> None:
         found = invariants.stream_violations(self.db)
