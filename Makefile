@@ -31,6 +31,9 @@ chaos: $(READY) ## Upload while everything is killed, then check every invariant
 test: $(READY) ## Run all tests against real servers, started by the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
+mutants: $(READY) ## Remove each protection in a copy of the code and see that a test notices (ARGS="--only NAME", --list)
+	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
+
 check: $(READY) ## Lint, format, types, architecture, dependencies, cloud template
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,4 +55,4 @@ lock: ## Pin every dependency again, with hashes and without addresses
 clean: ## Remove what the targets made in this folder
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .darkroom build dist
 
-.PHONY: help demo up chaos test check bench lock clean
+.PHONY: help demo up chaos mutants test check bench lock clean

@@ -1,0 +1,85 @@
+"""The numbered invariants, checked over what a database and a topic hold after a run."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pymongo.database import Database
+
+from darkroom.assets import fold, to_document
+from darkroom.contracts.events import AssetFailed, AssetReady
+from darkroom.outbox import from_row
+
+Db = Database[dict[str, Any]]
+
+
+class Appearance(NamedTuple):
+    """One record of ``assets.events``, in the order of the topic."""
+
+    event_id: str
+    asset_id: str
+    sequence: int
+
+
+class Announced(NamedTuple):
+    """One record of ``assets.uploaded``."""
+
+    event_id: str
+    asset_id: str
+
+
+def stream_violations(db: Db) -> list[str]:
+    """I2 (streams are gapless), I3 (assets are their folds), I4 (an upload has at most one end)."""
+    streams: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in db.outbox_events.find().sort([("asset_id", 1), ("sequence", 1)]):
+        streams[row["asset_id"]].append(row)
+    assets = {document["_id"]: document for document in db.assets.find()}
+    found = [f"I3: asset {asset_id} has no stream" for asset_id in assets.keys() - streams.keys()]
+    found += [f"I3: the stream of {asset_id} has no asset" for asset_id in streams.keys() - assets.keys()]
+    ends: Counter[str | None] = Counter()
+    for asset_id, rows in streams.items():
+        sequences = [row["sequence"] for row in rows]
+        if sequences != list(range(1, len(rows) + 1)):
+            found.append(f"I2: asset {asset_id} has the sequences {sequences}")
+            continue
+        events = [from_row(row) for row in rows]
+        ends.update(event.causation_id for event in events if isinstance(event.data, AssetReady | AssetFailed))
+        if (folded := to_document(fold(events))) != assets.get(asset_id):
+            found.append(f"I3: asset {asset_id} is {assets.get(asset_id)}, its stream says {folded}")
+    return found + [f"I4: {times} ends of upload {upload}" for upload, times in ends.items() if times > 1]
+
+
+def offset_violations(db: Db, topic: Sequence[Announced], *, committed: int, consumer: str) -> list[str]:
+    """I5: every record below the committed offset is COMPLETED, or DEAD with its AssetFailed written."""
+    found = []
+    for offset, announced in enumerate(topic[:committed]):
+        row = db.consumer_inbox.find_one({"consumer": consumer, "event_id": announced.event_id}) or {}
+        done = row.get("state") == "COMPLETED" or (
+            row.get("state") == "DEAD"
+            and db.outbox_events.count_documents({"causation_id": announced.event_id, "type": "AssetFailed"}) == 1
+        )
+        if not done:
+            found.append(f"I5: {committed} is committed, and {offset} ({announced.event_id}) is {row.get('state')}")
+    return found
+
+
+def publication_violations(db: Db, topic: Iterable[Appearance], *, acknowledged: set[str]) -> list[str]:
+    """I6: marked only after the acknowledgement; first appearances in the order of the sequence, and without a gap."""
+    marked = {row["_id"] for row in db.outbox_events.find({"published": True}, {"_id": 1})}
+    found = [f"I6: {event_id} is marked and was not acknowledged" for event_id in marked - acknowledged]
+    seen: dict[str, list[int]] = defaultdict(list)
+    for record in topic:
+        if record.sequence not in seen[record.asset_id]:
+            seen[record.asset_id].append(record.sequence)
+    found += [
+        f"I6: the events of {asset_id} first appeared as {sequences}"
+        for asset_id, sequences in seen.items()
+        if sequences != list(range(1, len(sequences) + 1))
+    ]
+    return found
+
+
+def missing(db: Db, topic: Iterable[Appearance]) -> list[str]:
+    """I6, once everything has had its time: every row of the outbox is on the topic."""
+    there = {record.event_id for record in topic}
+    return [f"I6: {row['_id']} is not on the topic" for row in db.outbox_events.find() if row["_id"] not in there]
