@@ -46,9 +46,9 @@ NEWEST = st.integers(0, 3)
 """Which attempt, from the newest; those before them stand still for ever, as crashed ones do."""
 ENDS = st.sampled_from(("ready", "failed", "dead"))
 ANY_RELAY = st.sampled_from(("first", "second"))
-POINTS = st.tuples(st.sampled_from(("send", "write", "ack", "take")), st.integers(1, 6))
+POINTS = st.tuples(st.sampled_from(("send", "write", "ack", "take")), st.integers(1, 3))
 MEANWHILE = st.sampled_from(("crash", "fail", "append", "lose", "regain", "refresh", "other"))
-FAULTS = st.dictionaries(POINTS, MEANWHILE, max_size=3)
+FAULTS = st.dictionaries(POINTS, MEANWHILE, min_size=1, max_size=4)
 
 
 class ExactlyOnce(RuleBasedStateMachine):
