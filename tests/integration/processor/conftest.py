@@ -166,18 +166,24 @@ def s3_at(endpoint: str, **options: Any) -> Any:
     return s3_client(endpoint_url=endpoint, session=session, attempts=1, **options)
 
 
+@pytest.fixture(scope="session")
+def s3(aws_endpoint: str) -> Iterator[Any]:
+    made = s3_at(aws_endpoint)
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def world(
     mongo_url: str,
     mongo_db: Database[dict[str, Any]],
-    aws_endpoint: str,
+    s3: Any,
     bucket: str,
     pool: DecoderPool,
     producer: Producer,
     topic_names: Callable[[str], str],
 ) -> Iterator[World]:
     app = f"processor-{mongo_db.name}"
-    s3 = s3_at(aws_endpoint)
     with connect(mongo_url, appname=app) as client:
         db = client[mongo_db.name]
         ensure_indexes(db, Store.indexes())
@@ -200,4 +206,3 @@ def world(
             yield World(mongo_db, s3, bucket, processor, app)
         finally:
             keeper.close()
-            s3.close()

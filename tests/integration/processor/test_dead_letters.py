@@ -33,8 +33,8 @@ def read(kafka_bootstrap: str, topic_names: Callable[[str], str]) -> Iterator[Re
     reader.assign([TopicPartition(name, 0, 0)])
 
     def one() -> Any:
-        message = eventually(lambda: reader.poll(0.2), deadline=20, what="a dead letter")
-        assert message is not None
+        # In a list, since a message without a value is as false as none.
+        message = eventually(lambda: [m for m in (reader.poll(0.2),) if m is not None], what="a dead letter")[0]
         assert message.error() is None
         return message
 
@@ -64,7 +64,10 @@ MALFORMED: dict[str, tuple[Callable[[Delivery], Delivery], str]] = {
     "unknown schema": (lambda d: with_header(d, "ce_dataschema", b"urn:x"), "ce_dataschema"),
     "another bucket": (lambda d: with_data(d, bucket="elsewhere"), "bucket: 'elsewhere'"),
     "another key": (lambda d: with_data(d, object_key="assets/other/original.jpg"), "object_key"),
-    "a lone surrogate": (lambda d: replace(d, value=b'{"bucket": "\\ud800", "object_key": "k"}'), "AssetUploaded"),
+    "a lone surrogate": (
+        lambda d: replace(d, value=b'{"bucket": "\\ud800", "object_key": "k"}'),
+        "this installation's bucket",
+    ),
 }
 
 
@@ -112,7 +115,7 @@ def test_a_record_too_large_for_a_dead_letter_leaves_a_note(world: World, read: 
 
 
 def test_a_broker_that_does_not_answer_is_an_outage(world: World) -> None:
-    producer = Producer(producer_config("127.0.0.1:9", log_level=0, message_timeout_ms=400))
+    producer = Producer(producer_config("127.0.0.1:9", {"log_level": 0}, message_timeout_ms=400))
     cut_off = replace(world.processor, dead_letters=DeadLetters(producer, topic="dlq", seconds=0.3))
     delivery = replace(world.delivery(world.upload()), value=b"no JSON")
     with pytest.raises(Outage) as caught:

@@ -21,13 +21,6 @@ def nothing() -> None:
 
 
 @pytest.fixture
-def s3(aws_endpoint: str) -> Iterator[Any]:
-    client = s3_at(aws_endpoint)
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def store(s3: Any, bucket: str) -> Bucket:
     return Bucket(s3, name=bucket, download_seconds=5)
 
