@@ -120,6 +120,7 @@ def _prepare(mongo: Client, db: Db, leases: ShardLeases) -> None:
 
     """
     try:
+        check_replica_set(mongo.admin.command("hello"))
         indexes = [IndexModel(keys, **options) for keys, options in INDEXES]
         ensure_indexes(db, {COLLECTION: indexes, **ShardLeases.indexes()})
         leases.create()

@@ -63,7 +63,7 @@ class TopicFacts:
     max_message_bytes: int
 
 
-def describe_topic(bootstrap: str, topic: str, extra: Mapping[str, Any], *, seconds: float = 5.0) -> TopicFacts:
+def describe_topic(bootstrap: str, topic: str, extra: Mapping[str, Any], *, seconds: float = 3.0) -> TopicFacts:
     """Ask the brokers about the topic.
 
     Raises:

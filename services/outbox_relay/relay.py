@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from bson.codec_options import CodecOptions
 from pymongo.errors import PyMongoError
 
 from darkroom.outbox import COLLECTION
@@ -66,7 +67,8 @@ class Relay:
         pace: Pace | None = None,
     ) -> None:
         self._client = client
-        self._rows = db[COLLECTION]
+        # Moments are only written out again, and making them aware would cost as much as the rest of a row's headers.
+        self._rows = db.get_collection(COLLECTION, codec_options=CodecOptions(tz_aware=False))
         self._leases = leases
         self._new_publisher = new_publisher
         self._wake = wake
@@ -149,6 +151,9 @@ class Relay:
                     allowed &= self._current().shards
                     publisher.poll(0)
                     self._take_in(publisher)
+                    if seen >= BACKLOG:
+                        # Nobody waits to be woken, and the stream would be read for nothing.
+                        self._hints.want(False)
                     if self._stop.is_set():
                         return
                 seen += 1

@@ -58,7 +58,9 @@ class Event(BaseModel):
 
 
 def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC with milliseconds, which is all that MongoDB keeps."""
+    """RFC 3339 in UTC with milliseconds, which is all that MongoDB keeps. A naive moment is in UTC, like MongoDB's."""
+    if moment.tzinfo is None:
+        return moment.isoformat(timespec="milliseconds") + "Z"
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -10,9 +10,7 @@ from support.relay_stage import Stage
 
 
 @pytest.fixture
-def stage(
-    mongo_url: str, mongo_db: Db, kafka_bootstrap: str, topic_names: Callable[[str], str]
-) -> Iterator[Stage]:
+def stage(mongo_url: str, mongo_db: Db, kafka_bootstrap: str, topic_names: Callable[[str], str]) -> Iterator[Stage]:
     """An empty outbox and topic."""
     prefix = topic_names(Topics().events).removesuffix(Topics().events)
     with connect(mongo_url) as client:

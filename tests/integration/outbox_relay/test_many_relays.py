@@ -46,7 +46,9 @@ def test_kills_and_stalls_cost_repeats_only(stage: Stage, tmp_path: Path, assets
             process.send_signal(signal.SIGCONT)
             process.terminate()
         codes = [process.wait(20) for process in processes]
-    assert codes == [-signal.SIGKILL, 0, 0, 0]
+    assert codes[:3] == [-signal.SIGKILL, 0, 0]
+    # The last may be told to end before it has got as far as to listen.
+    assert codes[3] in {0, -signal.SIGTERM}
     seen = stage.read_topic()
     assert seen.first_appearances == expected
     print(f"{len(seen.events)} records, {seen.repeated} repeats")  # noqa: T201 -- told by pytest -rP

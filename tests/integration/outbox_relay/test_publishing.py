@@ -6,8 +6,8 @@ from darkroom.contracts.envelope import STREAM_SOURCE, to_record
 from darkroom.outbox import from_row
 from outbox_relay.partitions import partition_of
 from outbox_relay.relay import Pace
-from support.eventually import eventually
 from support.events import new_id
+from support.eventually import eventually
 from support.relay_stage import PARTITIONS, Stage, events_of
 
 
@@ -28,7 +28,9 @@ def test_every_asset_comes_in_order_and_is_marked(stage: Stage) -> None:
         assert sorted(message.headers() or []) == sorted(record.headers)
         assert message.partition() == partition_of(record.key, PARTITIONS)
     now = datetime.now(UTC)
-    assert all(timedelta(0) <= now - row["published_at"] + timedelta(seconds=1) < timedelta(minutes=1) for row in rows.values())
+    assert all(
+        timedelta(0) <= now - row["published_at"] + timedelta(seconds=1) < timedelta(minutes=1) for row in rows.values()
+    )
 
 
 def test_a_sweep_in_parts_reaches_everything_and_is_not_held_up_by_blocked_assets(stage: Stage) -> None:
@@ -70,4 +72,3 @@ def test_a_sweep_reads_only_what_is_unpublished(stage: Stage) -> None:
     assert int(str(first["keysExamined"])) <= 20 + 64
     assert first["docsExamined"] == 20
     assert not first.get("hasSortStage")
-

@@ -3,8 +3,8 @@
 from darkroom.contracts.envelope import Record
 from outbox_relay.publisher import ProducerFailed
 from outbox_relay.relay import Pace
-from support.eventually import eventually
 from support.events import new_id
+from support.eventually import eventually
 from support.relay_stage import Stage, big_events, events_of
 
 LIMIT = 5_000

@@ -4,7 +4,7 @@ import pytest
 
 from darkroom.contracts.envelope import STREAM_SOURCE, to_record
 from darkroom.outbox import SHARDS, from_row, shard_of, to_row
-from darkroom.outbox.records import FIELDS
+from darkroom.outbox.records import FIELDS, UnsendableRow
 from darkroom.outbox.records import to_record as record_of_row
 from support.events import failed, new_id, processing, ready, registered, step, uploaded
 
@@ -23,6 +23,28 @@ def test_the_relay_sends_the_very_record_that_the_event_is() -> None:
         row = to_row(change.event)
         read = {"_id": row["_id"]} | {name: row[name] for name in FIELDS if name in row}
         assert record_of_row(read) == to_record(change.event, source=STREAM_SOURCE)
+
+
+def test_a_row_as_the_driver_reads_it_without_time_zones_gives_the_same_record() -> None:
+    row = to_row(registered().event)
+    naive = {**row, "occurred_at": row["occurred_at"].replace(tzinfo=None)}
+    assert record_of_row(naive) == record_of_row(row)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"data_version": None, "type": 7}, {"data": {"x": object()}}, {"occurred_at": "now"}, {"asset_id": None}],
+)
+def test_a_row_that_is_no_event_says_so(wrong: dict[str, object]) -> None:
+    with pytest.raises(UnsendableRow, match="no event"):
+        record_of_row(to_row(registered().event) | wrong)
+
+
+def test_a_row_without_a_field_names_it() -> None:
+    row = to_row(registered().event)
+    del row["owner_id"]
+    with pytest.raises(UnsendableRow, match="owner_id"):
+        record_of_row(row)
 
 
 def test_a_row_begins_unpublished_in_its_assets_shard() -> None:
