@@ -49,7 +49,12 @@ class Copy:
         # Comes before the paths that the editable installation adds, which lead to the checkout itself.
         paths = os.pathsep.join(str(self.root / name) for name in ("libs", "services"))
         # Without cached byte code: an edit within a second of the last, of the same size, would not be seen.
-        self._environment = {**environment, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+        self._environment = {
+            **environment,
+            "PYTHONPATH": paths,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "DARKROOM_MACHINE_SHRINK": "no",
+        }
 
     def check(self) -> None:
         """See that the copy's code is what runs.

@@ -25,7 +25,7 @@ Point = tuple[str, int]
 class SteppedRelay:
     """One relay's process, whose sweeps are made one by one."""
 
-    def __init__(self, client: Client, db: Db, log: MemoryLog) -> None:
+    def __init__(self, client: Client, db: Db, log: MemoryLog, *, longest_pause: float = 0.0) -> None:
         self.instance = uuid.uuid4().hex
         self.leases = ShardLeases(db, instance=self.instance, lease_seconds=LEASE_SECONDS)
         self.leases.refresh()
@@ -44,7 +44,7 @@ class SteppedRelay:
             wake=threading.Event(),
             stop=threading.Event(),
             # Few in flight, so that waiting, marking and sending take turns; a refused row may be sent again at once.
-            pace=Pace(in_flight=4, longest_pause=0.0, max_attempts=2),
+            pace=Pace(in_flight=4, longest_pause=longest_pause, max_attempts=2),
         )
         self._relay._marker.start()
         self.sweeping = False
@@ -73,6 +73,11 @@ class SteppedRelay:
     def regain_shards(self) -> None:
         """The keeper finds shards to be ours."""
         self.leases.refresh()
+
+    @property
+    def resting(self) -> set[str]:
+        """The assets that the next sweeps leave out for a while."""
+        return set(self._relay._resting)
 
     def run_out(self) -> None:
         """Its leases run out on the server, as if it had stood still; it does not know."""

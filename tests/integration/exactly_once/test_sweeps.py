@@ -75,3 +75,19 @@ def test_a_relay_whose_leases_have_run_out_sends_nothing(outbox: Outbox) -> None
     outbox.relay.leases.refresh()
     outbox.relay.sweep({})
     assert len(outbox.log.records) == 1
+
+
+def test_an_asset_whose_event_was_refused_rests(outbox: Outbox, mongo_url: str) -> None:
+    row = outbox.db[COLLECTION].find_one({})
+    assert row is not None
+    outbox.log.refused.add(row["_id"])
+    with connect(mongo_url) as client:
+        relay = SteppedRelay(client, client[outbox.db.name], outbox.log, longest_pause=60.0)
+        outbox.relay.run_out()
+        relay.leases.refresh()
+        # First in a batch, which blames nobody, then alone.
+        relay.sweep({})
+        assert relay.resting == set()
+        relay.sweep({})
+        assert relay.resting == {row["asset_id"]}
+        relay.die()
