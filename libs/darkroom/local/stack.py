@@ -1,11 +1,13 @@
 """All of Darkroom on this machine: the servers, the cloud side deployed from its template, and the services."""
 
 import contextlib
+import json
 import re
 import secrets
 import sys
+import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import boto3
 
 from darkroom.contracts.topics import Topics
 from darkroom.local.deployment import Outputs, deploy
+from darkroom.local.errors import ServerNotReadyError
 from darkroom.local.ports import HOST, require_free, start_on_free_ports
 from darkroom.local.processes import SupervisedProcess, Supervisor, in_parallel
 from darkroom.local.servers import Servers, start_servers
@@ -119,6 +122,8 @@ def start_stack(
             for name, count in (("processor", processors), ("outbox_relay", relays))
         }
         in_parallel([process.start for processes in services.values() for process in processes])
+        if processors:
+            _await_assignment(services["processor"])
         urls = tuple(_url(port) for port in fixed + free)
         yield Stack(servers, outputs, topics, urls, secret, {"asset_api": api, **services})
 
@@ -128,20 +133,34 @@ def _prepare(supervisor: Supervisor, module: str, number: int, environment: Mapp
         module if number == 0 else f"{module}-{number + 1}",
         [sys.executable, "-m", module],
         env=environment,
-        ready=lambda: _ready(process.log()),
+        ready=lambda: _facts(process.log()) is not None,
         deadline=60.0,
         grace=30.0,
     )
     return process
 
 
-def _ready(log: str) -> bool:
-    """Whether the service answers on the port that it logs at its start, which it chooses itself."""
-    found = _PORT.findall(log)
-    if not found:
-        return False
-    with urllib.request.urlopen(f"{_url(int(found[-1]))}/readyz", timeout=2) as answer:  # noqa: S310 -- http, see _url
-        return bool(answer.status == 200)
+def _facts(log: str) -> dict[str, Any] | None:
+    """What the service says of itself on the port that it logs at its start; None before it is ready."""
+    if not (found := _PORT.findall(log)):
+        return None
+    try:
+        with urllib.request.urlopen(f"{_url(int(found[-1]))}/readyz", timeout=2) as answer:  # noqa: S310 -- http, see _url
+            facts: dict[str, Any] = json.load(answer)
+    except OSError:
+        return None
+    return facts
+
+
+def _await_assignment(processors: Sequence[SupervisedProcess], *, seconds: float = 60.0) -> None:
+    """Wait until the group has met, or the first picture would wait for it."""
+    ends = time.monotonic() + seconds
+    while not any((_facts(process.log()) or {}).get("assigned") for process in processors):
+        if time.monotonic() > ends:
+            raise ServerNotReadyError(
+                f"no processor was given a partition in {seconds:g} s; see {processors[0].log_path}"
+            )
+        time.sleep(0.05)
 
 
 def _url(port: int) -> str:
