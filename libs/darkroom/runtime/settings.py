@@ -67,6 +67,10 @@ def load(settings: type[SettingsT]) -> SettingsT:
     except ValidationError as error:
         lines = []
         for problem in error.errors(include_url=False, include_input=False):
+            if not problem["loc"]:
+                # Said by a rule over several settings, which names them itself.
+                lines.append(problem["msg"])
+                continue
             name = str(problem["loc"][0])
             field = settings.model_fields.get(name)
             meaning = f" ({field.description})" if field and field.description else ""
