@@ -7,18 +7,15 @@ or stored. Without addresses the servers are started in a temporary folder. Figu
 """
 
 import argparse
-import contextlib
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,11 +31,11 @@ from darkroom.contracts.topics import Topics
 from darkroom.inbox import Inbox
 from darkroom.inbox.consumer import Delivery, Finished, OrderedConsumer, consumer_config
 from darkroom.inbox.keeper import LeaseKeeper
-from darkroom.local.servers import start_servers
 from darkroom.outbox import COLLECTION as OUTBOX
 from darkroom.outbox import to_row
 from darkroom.runtime.kafka import ensure_topics, producer_config
 from darkroom.runtime.mongo import Db, connect, ensure_indexes
+from measuring import own_cpu_seconds, servers
 from processor.dead_letters import DeadLetters
 from processor.imaging.rendition import Limits, Rendered, RenditionSpec, SourceFormat
 from processor.objects import Bucket, Fetched
@@ -111,11 +108,6 @@ def deliver(event: Event, number: int) -> Delivery:
     return Delivery("t", 0, number, record.key, record.value, record.headers, owner=str(uuid.uuid4()))
 
 
-def cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 def one_by_one(db: Db, kafka: str, topics: Topics, count: int) -> dict[str, float]:
     """Latency and client CPU of one event after the other, and of the same events once more."""
     handle = processor(db, kafka, topics)
@@ -124,7 +116,7 @@ def one_by_one(db: Db, kafka: str, topics: Topics, count: int) -> dict[str, floa
     events = fill(db, count)
     result: dict[str, float] = {}
     for name in ("new", "duplicate"):
-        took, used = [], cpu()
+        took, used = [], own_cpu_seconds()
         for number, event in enumerate(events):
             began = time.perf_counter()
             assert isinstance(handle(deliver(event, number)), Finished)
@@ -132,7 +124,7 @@ def one_by_one(db: Db, kafka: str, topics: Topics, count: int) -> dict[str, floa
         result |= {
             f"{name}_p50_ms": round(statistics.median(took), 2),
             f"{name}_p99_ms": round(sorted(took)[int(len(took) * 0.99)], 2),
-            f"{name}_cpu_ms": round((cpu() - used) / count * 1e3, 2),
+            f"{name}_cpu_ms": round((own_cpu_seconds() - used) / count * 1e3, 2),
         }
     handle.keeper.close()
     return result
@@ -209,18 +201,6 @@ def measure(mongo: str, kafka: str, events: int) -> dict[str, Any]:
             client.drop_database(db.name)
     result["two_to_one"] = round(result["two_processors_per_s"] / result["one_processors_per_s"], 2)
     return result
-
-
-@contextlib.contextmanager
-def servers(mongo: str | None, kafka: str | None) -> Iterator[tuple[str, str]]:
-    if mongo and kafka:
-        yield mongo, kafka
-        return
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        start_servers(Path(folder), mongo_url=mongo, kafka_bootstrap=kafka) as started,
-    ):
-        yield started.mongo_url, started.kafka_bootstrap
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """How fast the relay publishes, and at what price, next to the plainest loop that could do its work.
 
     python benchmarks/relay.py [--mongo URL --kafka BOOTSTRAP] [--events N] [--assets N] [--rounds N]
-                               [--published N] [--json FILE]
+                               [--published N] [--debezium] [--json FILE]
 
 Without addresses the servers are started in a temporary folder. Figures compare only within one run.
 """
@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -27,25 +26,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pymongo import IndexModel, MongoClient
 
 from darkroom.contracts.topics import Topics, TopicSpec
-from darkroom.local.servers import start_servers
 from darkroom.outbox import COLLECTION, shard_of
 from darkroom.outbox.rows import INDEXES
 from darkroom.runtime.kafka import ensure_topics, producer_config
 from darkroom.runtime.mongo import Db, connect, ensure_indexes
+from debezium import Debezium
+from measuring import Rate, cpu_seconds, pause, percentiles, servers, wait
 
 PARTITIONS = 12
 BULK = 2000
 PROBES = 200
-DEADLINE = 300.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Rate:
-    """Events a second, and microseconds of the publisher's own CPU time for each."""
-
-    per_second: float
-    cpu_us: float
 
 
 @dataclass
@@ -75,18 +66,28 @@ class Bench:
                 [row(ids[n % assets], n // assets + 1, published=published) for n in numbers], ordered=False
             )
 
+    def insert_one(self) -> None:
+        """One row of a new asset."""
+        self.db[COLLECTION].insert_one(row(str(uuid.uuid4()), 1))
+
     def all_marked(self) -> bool:
         """Looks at one key of the partial index, to cost those that are measured nothing."""
         return self.db[COLLECTION].find_one({"published": False}, {"_id": 1}, hint="unpublished") is None
+
+    def environment(self) -> dict[str, str]:
+        """What tells a relay to work here."""
+        return {
+            "DARKROOM_MONGO_URL": self.mongo_url,
+            "DARKROOM_MONGO_DATABASE": self.db.name,
+            "DARKROOM_KAFKA_BOOTSTRAP": self.bootstrap,
+            "DARKROOM_TOPIC_PREFIX": self.prefix,
+        }
 
     @contextlib.contextmanager
     def relay(self) -> Iterator[int]:
         """The relay as its own process, ready; yields its id."""
         settings = {
-            "DARKROOM_MONGO_URL": self.mongo_url,
-            "DARKROOM_MONGO_DATABASE": self.db.name,
-            "DARKROOM_KAFKA_BOOTSTRAP": self.bootstrap,
-            "DARKROOM_TOPIC_PREFIX": self.prefix,
+            **self.environment(),
             # It stands still while the rows are written, and keeps its shards.
             "DARKROOM_RELAY_LEASE_SECONDS": "120",
             "DARKROOM_LOG_LEVEL": "WARNING",
@@ -122,6 +123,11 @@ def row(asset_id: str, sequence: int, *, published: bool = False) -> dict[str, A
     }
 
 
+def payload(asset_id: str) -> str:
+    """The same data as text, for those who send what they are given."""
+    return json.dumps(row(asset_id, 1)["data"])
+
+
 def bare_loop(bench: Bench, events: int) -> Rate:
     """Find, produce, flush, mark: no leases, no order, no headers."""
     rows: Any = MongoClient(bench.mongo_url)[bench.db.name][COLLECTION]
@@ -144,7 +150,7 @@ def bare_loop(bench: Bench, events: int) -> Rate:
 def bare_producer(bench: Bench, events: int) -> Rate:
     """The client alone, with the same payload."""
     producer = Producer(producer_config(bench.bootstrap, linger_ms=1))
-    key, value = str(uuid.uuid4()), json.dumps(row(str(uuid.uuid4()), 1)["data"])
+    key, value = str(uuid.uuid4()), payload(str(uuid.uuid4()))
     began, cpu = time.perf_counter(), time.process_time()
     for number in range(events):
         while True:
@@ -173,44 +179,23 @@ def relay(bench: Bench, events: int, fill: Callable[[], None]) -> Rate:
         return Rate(events / (time.perf_counter() - began), (cpu_seconds(pid) - cpu) / events * 1e6)
 
 
-def idle_latency(bench: Bench) -> list[float]:
-    """Milliseconds from the commit of one row to its record read back, with nothing else running, sorted."""
-    consumer = Consumer({"bootstrap.servers": bench.bootstrap, "group.id": uuid.uuid4().hex, "fetch.wait.max.ms": 100})
-    consumer.assign([TopicPartition(bench.topic, p, -1) for p in range(PARTITIONS)])
+def idle_latency(bootstrap: str, topic: str, partitions: int, insert: Callable[[], object]) -> list[float]:
+    """Milliseconds from the commit of one row to its record read back, with nothing else running."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "fetch.wait.max.ms": 100})
+    consumer.assign([TopicPartition(topic, p, -1) for p in range(partitions)])
     consumer.poll(3)
     taken = []
-    with bench.relay():
-        for number in range(PROBES + 20):
-            bench.db[COLLECTION].insert_one(row(str(uuid.uuid4()), 1))
-            began = time.perf_counter()
-            while (message := consumer.poll(10)) is None or message.error():
-                pass
-            # The first ones find cold connections.
-            if number >= 20:
-                taken.append((time.perf_counter() - began) * 1e3)
-            time.sleep(0.02)
+    for number in range(PROBES + 20):
+        insert()
+        began = time.perf_counter()
+        while (message := consumer.poll(10)) is None or message.error():
+            pass
+        # The first ones find cold connections.
+        if number >= 20:
+            taken.append((time.perf_counter() - began) * 1e3)
+        time.sleep(0.02)
     consumer.close()
-    return sorted(taken)
-
-
-def pause(pid: int, *, stopped: bool) -> None:
-    """Stand the process still, or let it go on."""
-    os.kill(pid, signal.SIGSTOP if stopped else signal.SIGCONT)
-
-
-def cpu_seconds(pid: int) -> float:
-    """What the process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def wait(done: Callable[[], bool], *, every: float = 0.05) -> None:
-    """Until it is done, or five minutes have passed."""
-    ends = time.monotonic() + DEADLINE
-    while not done():
-        if time.monotonic() > ends:
-            raise SystemExit("the relay did not finish in time")
-        time.sleep(every)
+    return taken
 
 
 def median(rates: list[Rate]) -> Rate:
@@ -218,44 +203,90 @@ def median(rates: list[Rate]) -> Rate:
     return Rate(statistics.median(r.per_second for r in rates), statistics.median(r.cpu_us for r in rates))
 
 
-def compare(bench: Bench, events: int, assets: int, rounds: int) -> dict[str, Rate]:
-    """Contestants in turns, so that a busy moment of the machine hits all of them.
-
-    A peer such as Debezium joins as one more entry here.
-    """
+def compare(
+    bench: Bench, events: int, assets: int, rounds: int, debezium: Debezium | None
+) -> tuple[dict[str, Rate], dict[str, Any]]:
+    """Contestants in turns, so that a busy moment of the machine hits all of them; and what else the peer shows."""
     results: dict[str, list[Rate]] = {"bare producer": [], "bare loop": [], "relay": []}
-    for _ in range(rounds):
-        results["bare producer"].append(bare_producer(bench, events))
-        bench.fill(events, assets)
-        results["bare loop"].append(bare_loop(bench, events))
-        results["relay"].append(relay(bench, events, lambda: bench.fill(events, assets)))
-    return {name: median(rates) for name, rates in results.items()}
+    told: dict[str, Any] = {}
+    with debezium.running() if debezium else contextlib.nullcontext():
+        if debezium:
+            # What Java compiles while it runs, it has compiled after this.
+            told["debezium's first round"] = vars(debezium.round(events, assets))
+        for _ in range(rounds):
+            results["bare producer"].append(bare_producer(bench, events))
+            bench.fill(events, assets)
+            results["bare loop"].append(bare_loop(bench, events))
+            results["relay"].append(relay(bench, events, lambda: bench.fill(events, assets)))
+            if debezium:
+                results.setdefault("debezium", []).append(debezium.round(events, assets))
+        if debezium:
+            with debezium.awake():
+                taken = idle_latency(bench.bootstrap, debezium.topic, debezium.PARTITIONS, debezium.insert_one)
+            told["debezium idle ms"] = percentiles(taken)
+            told["debezium MiB"] = debezium.resident_mib
+    return {name: median(rates) for name, rates in results.items()}, told
 
 
 def measure(mongo_url: str, bootstrap: str, given: argparse.Namespace) -> dict[str, Any]:
     """Everything, as what is written to the JSON file."""
     run = uuid.uuid4().hex[:8]
-    with connect(mongo_url) as client:
+    with connect(mongo_url) as client, tempfile.TemporaryDirectory() as folder:
         bench = Bench(mongo_url, bootstrap, client[f"bench_{run}"], f"bench{run}.")
         bench.set_up()
+        peer = None
+        if given.debezium:
+            peer = Debezium(mongo_url, bootstrap, client[f"peer_{run}"], f"peer{run}.events", Path(folder), payload)
         try:
-            rates = compare(bench, given.events, given.assets, given.rounds)
+            rates, told = compare(bench, given.events, given.assets, given.rounds, peer)
             found: dict[str, Any] = {name: vars(rate) for name, rate in rates.items()}
-            found["relay ÷ bare loop"] = rates["relay"].per_second / rates["bare loop"].per_second
-            found["relay ÷ bare producer"] = rates["relay"].per_second / rates["bare producer"].per_second
-            latency = idle_latency(bench)
-            found["idle ms"] = {"p50": latency[len(latency) // 2], "p99": latency[len(latency) * 99 // 100]}
+            for name in rates.keys() - {"relay"}:
+                found[f"relay ÷ {name}"] = rates["relay"].per_second / rates[name].per_second
+            with bench.relay():
+                one = bench.insert_one
+                found["idle ms"] = percentiles(idle_latency(bootstrap, bench.topic, PARTITIONS, one))
+            found |= told
             if given.published:
-                bench.fill(given.published, max(1, given.published // 20), published=True)
-                history = [
-                    relay(bench, given.events, lambda: bench.fill(given.events, given.assets))
-                    for _ in range(given.rounds)
-                ]
-                found[f"relay behind {given.published} published"] = vars(median(history))
-                found["with history ÷ without"] = median(history).per_second / rates["relay"].per_second
+                found |= with_history(bench, given)
         finally:
             client.drop_database(bench.db.name)
+            if peer is not None:
+                client.drop_database(peer.db.name)
     return found
+
+
+def with_history(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
+    """The relay before and after so many published rows are written, in turns with the bare loop."""
+
+    def rounds() -> tuple[Rate, Rate]:
+        relayed, looped = [], []
+        for _ in range(given.rounds):
+            bench.fill(given.events, given.assets)
+            looped.append(bare_loop(bench, given.events))
+            relayed.append(relay(bench, given.events, lambda: bench.fill(given.events, given.assets)))
+        return median(relayed), median(looped)
+
+    bench.db[COLLECTION].delete_many({})
+    before, loop_before = rounds()
+    bench.fill(given.published, max(1, given.published // 20), published=True)
+    # What was written is on the disk before anything is measured.
+    bench.db.client.admin.command("fsync")
+    after, loop_after = rounds()
+    return {
+        "relay without history": vars(before),
+        f"relay behind {given.published} published": vars(after),
+        "with history ÷ without": after.per_second / before.per_second,
+        "bare loop with history ÷ without": loop_after.per_second / loop_before.per_second,
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be told of the measurement itself."""
+    parser.add_argument("--events", type=int, default=60_000)
+    parser.add_argument("--assets", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--published", type=int, default=0, help="also measure behind so many published rows")
+    parser.add_argument("--debezium", action=argparse.BooleanOptionalAction, default=False, help="beside Debezium")
 
 
 def main() -> None:
@@ -263,19 +294,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--mongo", help="a replica set's URL; else one is started")
     parser.add_argument("--kafka", help="bootstrap servers; else a broker is started")
-    parser.add_argument("--events", type=int, default=60_000)
-    parser.add_argument("--assets", type=int, default=1_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--published", type=int, default=0, help="also measure behind so many published rows")
     parser.add_argument("--json", type=Path)
+    add_arguments(parser)
     given = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        if given.mongo and given.kafka:
-            found = measure(given.mongo, given.kafka, given)
-        else:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            servers = stack.enter_context(start_servers(folder, mongo_url=given.mongo, kafka_bootstrap=given.kafka))
-            found = measure(servers.mongo_url, servers.kafka_bootstrap, given)
+    with servers(given.mongo, given.kafka) as (mongo, kafka):
+        found = measure(mongo, kafka, given)
     for name, value in found.items():
         print(
             f"{name:36}", *(f"{k} {v:,.1f}" for k, v in value.items()) if isinstance(value, dict) else [f"{value:.2f}"]

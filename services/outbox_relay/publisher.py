@@ -103,7 +103,7 @@ class Publisher:
         one_by_one: bool = False,
     ) -> None:
         own: dict[str, Any] = {
-            "linger_ms": 1,
+            "linger_ms": 0,
             "message_timeout_ms": 0,
             "enable_gapless_guarantee": True,
             "message_max_bytes": max(facts.max_message_bytes, 1000),

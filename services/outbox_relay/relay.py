@@ -16,6 +16,8 @@ from typing import Any
 
 import structlog
 from bson.codec_options import CodecOptions
+from pymongo.client_session import ClientSession
+from pymongo.cursor import Cursor
 from pymongo.errors import PyMongoError
 
 from darkroom.outbox import COLLECTION
@@ -23,6 +25,7 @@ from darkroom.outbox.records import FIELDS, UnsendableRow, to_record
 from darkroom.runtime.mongo import Client, Db
 from outbox_relay.hints import Hints
 from outbox_relay.marker import Marker
+from outbox_relay.parts import Part, Place
 from outbox_relay.publisher import ProducerFailed, Publisher, Refusal, Refused
 from outbox_relay.shards import Owned, ShardLeases
 
@@ -34,6 +37,10 @@ BACKLOG = 500
 """Rows in one sweep from which hints are not worth their cost."""
 BATCH = 2000
 """Rows asked of MongoDB at a time."""
+LEFT_OUT = 1000
+"""Blocked assets that a query names at most; what it does not name is read and passed over."""
+PASSED = 200
+"""Rows of a blocked asset from which it is cheaper to ask anew, behind it."""
 SETTLE_SECONDS = 2.0
 """For a producer that is given up to say what it knows."""
 
@@ -78,8 +85,10 @@ class Relay:
         self._one_by_one = False
         self._marker = Marker(self._rows)
         self._hints = Hints(self._rows, wake=wake)
-        self._start_at: tuple[int, str] | None = None
+        self._start_at: Place | None = None
         self._resting: dict[str, float] = {}
+        # Looked at again with every poll, and not whenever something else is appended.
+        self._parked: dict[str, float] = {}
         self._failures = 0
         self._stop_by = math.inf
         self._last_progress = time.monotonic()
@@ -119,63 +128,71 @@ class Relay:
         publisher.refresh()
         sent = 0
         blocked = self._still_resting()
-        for row in self._unpublished(publisher):
+        for row in self._unpublished(publisher, blocked):
             asset_id = row["asset_id"]
             if asset_id in blocked:
                 continue
             if "parked_at" in row or not self._send(publisher, row):
                 # The first event of an asset that cannot be sent stops that asset, and no other.
+                self._parked[asset_id] = time.monotonic() + self._pace.poll / 2
                 blocked.add(asset_id)
                 continue
             sent += 1
         self._settle(publisher)
         return sent
 
-    def _unpublished(self, publisher: Publisher) -> Iterator[dict[str, Any]]:
+    def _unpublished(self, publisher: Publisher, blocked: set[str]) -> Iterator[dict[str, Any]]:
+        """The rows of this sweep; those of ``blocked`` assets, which grows meanwhile, are passed over where it pays."""
         allowed = self._current().shards
-        wanted = self._next_part(allowed)
-        if wanted is None:
-            return
+        parts = self._parts(allowed)
+        left_out = sorted(blocked)[:LEFT_OUT]
         limit = self._pace.sweep_limit
+        sent_before = publisher.sent
         seen = 0
-        with (
-            self._client.start_session(snapshot=True) as session,
-            self._rows.find({"published": False, **wanted}, FIELDS, session=session, batch_size=BATCH)
+        with self._client.start_session(snapshot=True) as session:
+            while parts:
+                part = parts.pop()
+                passed = 0
+                with self._find(part, left_out, session, limit - seen) as cursor:
+                    for row in cursor:
+                        if seen % CHECK_EVERY == 0:
+                            # Only ever fewer: a shard that was lost and regained within one sweep has left a gap.
+                            allowed &= self._current().shards
+                            publisher.poll(0)
+                            self._take_in(publisher)
+                            if publisher.sent - sent_before >= BACKLOG:
+                                # Nobody waits to be woken, and the stream would be read for nothing.
+                                self._hints.want(False)
+                            if self._stop.is_set():
+                                return
+                        seen += 1
+                        if row["shard"] in allowed:
+                            yield row
+                        passed = passed + 1 if row["asset_id"] in blocked else 0
+                        if seen == limit:
+                            # The rest comes next, or busy and blocked assets would starve those behind them.
+                            self._start_at = Place(row["shard"], row["asset_id"], behind=passed > 0)
+                            return
+                        if passed == PASSED:
+                            # However many rows wait behind one that cannot be sent, few of them are read.
+                            parts += part.behind(row["shard"], row["asset_id"])
+                            break
+
+    def _find(self, part: Part, left_out: list[str], session: ClientSession, limit: int) -> Cursor[dict[str, Any]]:
+        return (
+            self._rows.find(part.query(left_out), FIELDS, session=session, batch_size=BATCH)
             .sort([("shard", 1), ("asset_id", 1), ("sequence", 1)])
             .hint("unpublished")
-            .limit(limit) as cursor,
-        ):
-            for row in cursor:
-                if seen % CHECK_EVERY == 0:
-                    # Only ever fewer: a shard that was lost and came back within one sweep would have left a gap.
-                    allowed &= self._current().shards
-                    publisher.poll(0)
-                    self._take_in(publisher)
-                    if seen >= BACKLOG:
-                        # Nobody waits to be woken, and the stream would be read for nothing.
-                        self._hints.want(False)
-                    if self._stop.is_set():
-                        return
-                seen += 1
-                if seen == limit:
-                    # The rest comes next, or busy and blocked assets would starve those behind them.
-                    self._start_at = row["shard"], row["asset_id"]
-                if row["shard"] in allowed:
-                    yield row
+            .limit(limit)
+        )
 
-    def _next_part(self, allowed: frozenset[int]) -> dict[str, Any] | None:
-        """What to read next of these shards; None if there are none."""
+    def _parts(self, allowed: frozenset[int]) -> list[Part]:
+        """What to read of these shards, last part first: from where the last sweep ended, or all of it."""
         start, self._start_at = self._start_at, None
-        later = sorted(shard for shard in allowed if start is None or shard > start[0])
-        if start is not None and start[0] in allowed:
-            # First the rest of the shard in which the last sweep ended, then those behind it.
-            if later:
-                self._start_at = later[0], ""
-            if start[1]:
-                return {"shard": start[0], "asset_id": {"$gte": start[1]}}
-            self._start_at = None
-            later = [start[0], *later]
-        return {"shard": {"$in": later}} if later else None
+        whole = Part(tuple(sorted(allowed)))
+        if start is None:
+            return [whole] if allowed else []
+        return whole.behind(start.shard, start.asset_id, itself=not start.behind)
 
     def _current(self) -> Owned:
         owned = self._leases.owned
@@ -185,7 +202,8 @@ class Relay:
     def _still_resting(self) -> set[str]:
         now = time.monotonic()
         self._resting = {asset_id: until for asset_id, until in self._resting.items() if until > now}
-        return set(self._resting)
+        self._parked = {asset_id: until for asset_id, until in self._parked.items() if until > now}
+        return self._resting.keys() | self._parked.keys()
 
     def _send(self, publisher: Publisher, row: dict[str, Any]) -> bool:
         """Send one row; false if it had to be parked."""

@@ -28,7 +28,7 @@ from darkroom.contracts.events import (
     Rendition,
 )
 from darkroom.contracts.failures import FailureCode
-from darkroom.inbox import Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
+from darkroom.inbox import Claim, Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
 from darkroom.inbox.consumer import Delivery, Finished, Later, Outage, Verdict, full_jitter
 from darkroom.inbox.keeper import LeaseKeeper
 from processor.dead_letters import DeadLetters
@@ -96,7 +96,7 @@ class Processor:
             log.warning("record_refused", reason=str(error), partition=delivery.partition, offset=delivery.offset)
             self.dead_letters.put(delivery, str(error))
             return Finished()
-        claim = self.inbox.claim(event.id, owner=delivery.owner)
+        claim, asset = self._claim(event, asset, owner=delivery.owner)
         match claim:
             case Done():
                 return Finished()
@@ -124,6 +124,23 @@ class Processor:
         if event.data.object_key != asset.object_key:
             raise MalformedEvent(f"object_key: {event.data.object_key!r} is not the asset's {asset.object_key!r}")
         return event, event.data, asset
+
+    def _claim(self, event: Event, asset: Asset, *, owner: str) -> tuple[Claim, Asset]:
+        """Claim the event, and start an asset that waits for it in the same transaction. Gives the asset after that."""
+        if asset.status is Status.UPLOADING:
+            started = self._caused_by(event, asset, AssetProcessing(upload_event_id=event.id))
+            try:
+                claim = self.store.begin(started, event.id, owner=owner)
+            except Conflict:
+                log.info("asset_moved_on")
+            except PyMongoError as refused:
+                if _unreachable(refused):
+                    raise
+                # Claimed by itself it costs an attempt, so that what can never be written comes to an end.
+                log.warning("not_begun", error=str(refused))
+            else:
+                return claim, started.after if isinstance(claim, Claimed) else asset
+        return self.inbox.claim(event.id, owner=owner), asset
 
     def _work_on(self, job: "_Job", asset: Asset) -> Verdict:
         try:
@@ -281,13 +298,16 @@ class Processor:
             log.info("lease_lost")
 
     def _change(self, job: "_Job", asset: Asset, data: EventData) -> Change:
+        return self._caused_by(job.event, asset, data)
+
+    def _caused_by(self, event: Event, asset: Asset, data: EventData) -> Change:
         return change(
             asset,
             data,
             occurred_at=self.now(),
-            causation_id=job.event.id,
-            correlation_id=job.event.correlation_id,
-            traceparent=job.event.traceparent,
+            causation_id=event.id,
+            correlation_id=event.correlation_id,
+            traceparent=event.traceparent,
         )
 
 

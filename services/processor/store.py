@@ -8,7 +8,7 @@ from pymongo.client_session import ClientSession
 
 from darkroom.assets import Asset, Change, from_document, guard, update
 from darkroom.assets.documents import COLLECTION as ASSETS
-from darkroom.inbox import Inbox, Lease
+from darkroom.inbox import Claim, Claimed, Inbox, Lease
 from darkroom.outbox import COLLECTION as OUTBOX
 from darkroom.outbox import to_row
 from darkroom.outbox.rows import INDEXES
@@ -17,6 +17,14 @@ from darkroom.runtime.mongo import Client, Db, in_transaction
 
 class Conflict(Exception):
     """The asset moved on since it was read: read it again and decide anew."""
+
+
+class _NotClaimed(Exception):
+    """Ends the transaction of a claim that was not granted."""
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(claim)
+        self.claim = claim
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,29 @@ class Store:
         with pymongo.timeout(self.call_seconds):
             document = self.db[ASSETS].find_one({"_id": asset_id})
         return None if document is None else from_document(document)
+
+    def begin(self, change: Change, event_id: str, *, owner: str) -> Claim:
+        """Claim the event and record that processing began: both, or neither.
+
+        One transaction instead of a claim and ``start``, so that the disk is waited for once. Unless the answer is
+        Claimed, nothing was written.
+
+        Raises:
+            Conflict: the asset moved on.
+
+        """
+
+        def body(session: ClientSession) -> Claim:
+            claim = self.inbox.claim(event_id, owner=owner, session=session)
+            if not isinstance(claim, Claimed):
+                raise _NotClaimed(claim)
+            self._write(change, session)
+            return claim
+
+        try:
+            return in_transaction(self.client, body, seconds=self.transaction_seconds)
+        except _NotClaimed as refused:
+            return refused.claim
 
     def start(self, change: Change, lease: Lease) -> None:
         """Record that processing began.

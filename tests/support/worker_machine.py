@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from darkroom.assets import Asset, Status, change
+from darkroom.assets import Asset, Change, Status, change, fold
 from darkroom.contracts.envelope import Event
 from darkroom.contracts.events import EventData
 from darkroom.inbox import Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
 from darkroom.inbox.schedule import Item, Schedule
+from darkroom.outbox import from_row
 from darkroom.runtime.mongo import Client, Db
 from processor.store import Conflict, Store
 from support import events
@@ -126,15 +127,27 @@ class Workers:
         self.schedule.committed(offsets)
         self.committed = max(self.committed, *offsets.values(), 0)
 
-    def take(self) -> Hand | None:
-        """The next record, if one is free, is claimed; gives the attempt if that succeeds."""
+    def take(self, how: str = "claim") -> Hand | None:
+        """The next record, if one is free, is claimed; gives the attempt if that succeeds.
+
+        An asset that waits is begun in the same transaction if ``how`` is "begin"; if it is "begin stale", one that
+        only seems to wait, by what was read when it was registered.
+        """
         item = self.schedule.take(math.inf)
         if item is None:
             return None
-        claim = self._claim(item.record, self.host)
+        begun = None if how == "claim" else self._begun(item.record, stale=how == "begin stale")
+        try:
+            claim = self._claim(item.record, self.host, begun)
+        except Conflict:
+            assert begun is not None
+            assert self.store.find(begun.after.id) != begun.before, "refused, though nothing had changed"
+            self.schedule.defer(item, 0.0)
+            return None
         match claim:
             case Claimed(lease):
-                return Hand(self.host, item.record, lease, item, self.schedule)
+                asset = None if begun is None else begun.after
+                return Hand(self.host, item.record, lease, item, self.schedule, asset)
             case Done():
                 self.schedule.finish(item)
             case HeldElsewhere():
@@ -220,10 +233,22 @@ class Workers:
         record = Record(self.announced[offset], f"{self.host} {self.lives} {offset}")
         self.schedule.add(Item(PARTITION, offset, record.event.asset_id, record))
 
-    def _claim(self, record: Record, host: str) -> Claimed | HeldElsewhere | Done:
+    def _begun(self, record: Record, *, stale: bool) -> Change | None:
+        stream = self.db.outbox_events.find({"asset_id": record.event.asset_id}).sort("sequence", 1)
+        first = fold([from_row(row) for row in stream.limit(1)])
+        asset = first if stale else self.store.find(first.id)
+        assert asset is not None
+        if asset.status is not Status.UPLOADING:
+            return None
+        return self._change_of(asset, record, self.host, events.processing(record.event.id))
+
+    def _claim(self, record: Record, host: str, begun: Change | None) -> Claimed | HeldElsewhere | Done:
         row = self.rows[record.event.id]
         with self._clock_of(host):
-            claim = self.inbox.claim(record.event.id, owner=record.owner)
+            if begun is None:
+                claim = self.inbox.claim(record.event.id, owner=record.owner)
+            else:
+                claim = self.store.begin(begun, record.event.id, owner=record.owner)
         assert type(claim) is row.expect(record.owner), f"{claim}, though {row}"
         if isinstance(claim, Claimed):
             assert (claim.lease.fence, claim.lease.attempts) == (row.fence, row.attempts)
@@ -260,10 +285,14 @@ class Workers:
         else:
             hand.schedule.defer(hand.item, 0.0)
 
-    def _change(self, hand: Hand, data: EventData) -> Any:
+    def _change(self, hand: Hand, data: EventData) -> Change:
+        assert hand.asset is not None
+        return self._change_of(hand.asset, hand.record, hand.host, data)
+
+    def _change_of(self, asset: Asset, record: Record, host: str, data: EventData) -> Change:
         # The host's clock dates the event, so events may be dated before their predecessors.
-        occurred_at = events.NOW + timedelta(seconds=self.skews[hand.host])
-        return change(hand.asset, data, occurred_at=occurred_at, causation_id=hand.record.event.id)
+        occurred_at = events.NOW + timedelta(seconds=self.skews[host])
+        return change(asset, data, occurred_at=occurred_at, causation_id=record.event.id)
 
     @contextmanager
     def _clock_of(self, host: str) -> Iterator[None]:

@@ -46,12 +46,14 @@ class Inbox:
         """What must exist before the first claim."""
         return {leases.COLLECTION: [IndexModel(keys, **options) for keys, options in leases.INDEXES]}
 
-    def claim(self, event_id: str, *, owner: str) -> Claim:
+    def claim(self, event_id: str, *, owner: str, session: ClientSession | None = None) -> Claim:
         """Take the event if nobody has it. ``owner`` is unique to this delivery of the event to this process.
 
-        Claiming again under the same ``owner``, after a lost answer or an outage, gives the same lease back.
+        Claiming again under the same ``owner``, after a lost answer or an outage, gives the same lease back. In
+        ``session``'s transaction the event is taken only if that commits; it must not when the answer is not Claimed.
         """
-        for tries_left in reversed(range(CLAIM_TRIES)):
+        # A transaction is over after a duplicate key.
+        for tries_left in reversed(range(CLAIM_TRIES if session is None else 1)):
             try:
                 with pymongo.timeout(self._call_seconds):
                     row = self._rows.find_one_and_update(
@@ -60,6 +62,7 @@ class Inbox:
                         upsert=True,
                         projection=leases.CLAIM_PROJECTION,
                         return_document=ReturnDocument.AFTER,
+                        session=session,
                     )
                 if row is None:
                     raise AssertionError("an upsert that returns the document after it always has one")

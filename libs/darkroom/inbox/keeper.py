@@ -43,9 +43,9 @@ class LeaseKeeper:
     def hold(self, lease: Lease, *, lost: threading.Event) -> Iterator[None]:
         """Renew ``lease`` while the block runs; ``lost`` is set when somebody else took the event over."""
         held = _Held(lease, lost, time.monotonic() + self._every)
+        # Nobody is woken: the thread never sleeps past the moment at which a lease taken meanwhile is due.
         with self._changed:
             self._held.add(held)
-            self._changed.notify()
         try:
             yield
         finally:
@@ -87,8 +87,8 @@ class LeaseKeeper:
         with self._changed:
             while not self._closed:
                 first = min(self._held, key=lambda held: held.renew_at, default=None)
-                delay = None if first is None else first.renew_at - time.monotonic()
-                if first is not None and delay is not None and delay <= 0:
+                delay = self._every if first is None else first.renew_at - time.monotonic()
+                if first is not None and delay <= 0:
                     return first
                 self._changed.wait(delay)
         return None

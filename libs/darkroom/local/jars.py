@@ -41,9 +41,9 @@ class Jar:
 Fetch = Callable[[Jar, Path], None]
 
 
-def declared_jars() -> tuple[Jar, ...]:
-    """The jars of deploy/local/kafka/jars.tsv."""
-    lines = declared("kafka/jars.tsv").read_text(encoding="utf-8").splitlines()
+def declared_jars(path: Path | None = None) -> tuple[Jar, ...]:
+    """The jars of a list (None: deploy/local/kafka/jars.tsv): a coordinate, a tab and a SHA-256 a line."""
+    lines = (path or declared("kafka/jars.tsv")).read_text(encoding="utf-8").splitlines()
     return tuple(Jar(*line.split("\t")) for line in lines if line and not line.startswith("#"))
 
 

@@ -16,7 +16,7 @@ from support.faults import failing
 REFUSED = 2
 """An error code (BadValue) upon which no driver tries again."""
 APP = "one-transaction"
-Write = Callable[[Store, Lease, Change], None]
+Write = Callable[[Store, Lease, Change], object]
 
 
 @pytest.fixture
@@ -30,11 +30,12 @@ def store(mongo_url: str, mongo_db: Db) -> Iterator[Store]:
 @pytest.mark.parametrize(
     "write",
     [
+        lambda store, lease, change: store.begin(change, lease.event_id, owner=lease.owner),
         lambda store, lease, change: store.start(change, lease),
         lambda store, lease, change: store.finish(change, lease, outcome="o"),
         lambda store, lease, change: store.give_up(change, lease, outcome="o"),
     ],
-    ids=["start", "finish", "give_up"],
+    ids=["begin", "start", "finish", "give_up"],
 )
 def test_an_end_that_cannot_be_written_whole_is_not_written_at_all(store: Store, mongo_db: Db, write: Write) -> None:
     made = events.registered()

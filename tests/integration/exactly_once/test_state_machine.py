@@ -73,8 +73,8 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.workers = Workers(self.client, self.db, dict(zip("ABC", skews, strict=True)))
         self.relays["first"] = SteppedRelay(self.client, self.db, self.log)
         announced = [self.upload(self.register(), "1") for _ in range(2)]
-        self.take()
-        self.take()
+        self.take("claim")
+        self.take("claim")
         return multiple(*announced)
 
     @rule(target=assets)
@@ -97,10 +97,10 @@ class ExactlyOnce(RuleBasedStateMachine):
         """A duplicate, at any time later and in any order."""
         self.workers.publish(event)
 
-    @rule()
-    def take(self) -> None:
+    @rule(how=st.sampled_from(("claim", "begin", "begin stale")))
+    def take(self, how: str) -> None:
         """The consumer hands the next record to a worker, which claims it."""
-        if (hand := self.workers.take()) is not None:
+        if (hand := self.workers.take(how)) is not None:
             self.hands.append(hand)
 
     @precondition(lambda self: self.hands)
@@ -137,7 +137,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         """Its lease runs out while it stands still and the partition moves; it may wake up at any time later."""
         self.workers.run_out(self._hand(which).record.event.id)
         self.workers.rebalance(host, crash=True)
-        self.take()
+        self.take("claim")
 
     @rule(event=uploads)
     def lease_runs_out(self, event: Event) -> None:

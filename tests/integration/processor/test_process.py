@@ -3,19 +3,20 @@
 import hashlib
 import threading
 from base64 import b64encode
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from pymongo.errors import OperationFailure
 
 from darkroom.assets import to_document
-from darkroom.inbox import Claimed, Lease
+from darkroom.inbox import Claim, Claimed, Lease
 from darkroom.inbox.consumer import Finished, Later, Outage
 from darkroom.outbox import to_row
 from processor.imaging.failure import DecoderUnavailable
 from processor.objects import Bucket
-from processor.store import Store
+from processor.store import Conflict, Store
 from support import events, pictures
 from support.faults import failing
 
@@ -307,6 +308,9 @@ def test_a_worker_that_was_overtaken_before_it_began_does_not_begin(world: World
     assert isinstance(lease, Claimed)
 
     class Stalled(Store):
+        def begin(self, *_: Any, **__: Any) -> Claim:
+            raise Conflict("it is claimed by itself")
+
         def start(self, change: Any, lease: Lease) -> None:
             world.take_over(delivery)
             super().start(change, lease)
@@ -315,6 +319,31 @@ def test_a_worker_that_was_overtaken_before_it_began_does_not_begin(world: World
     verdict = replace(world.processor, store=Stalled(store.client, store.db, store.inbox))(delivery)
     assert isinstance(verdict, Later)
     assert world.types(asset) == ["Registered"]
+
+
+def test_an_event_that_another_holds_is_not_begun(world: World) -> None:
+    asset = world.upload()
+    delivery = world.delivery(asset)
+    assert isinstance(world.processor.inbox.claim(world.event_id(delivery), owner="another"), Claimed)
+    before = world.row(delivery)
+    assert isinstance(world.processor(delivery), Later)
+    assert world.types(asset) == ["Registered"]
+    assert world.row(delivery) == before
+
+
+def test_what_cannot_be_begun_costs_an_attempt(world: World) -> None:
+    asset = world.upload()
+    delivery = world.delivery(asset)
+
+    class Refused(Store):
+        def _write(self, *_: Any) -> None:
+            raise OperationFailure("never", 2)
+
+    store = world.processor.store
+    with suppress(OperationFailure):
+        replace(world.processor, store=Refused(store.client, store.db, store.inbox))(delivery)
+    assert world.types(asset) == ["Registered"]
+    assert world.row(delivery)["attempts"] == 1
 
 
 def test_work_that_is_called_off_gives_its_attempt_back(world: World) -> None:
