@@ -33,6 +33,7 @@ from darkroom.inbox.consumer import Delivery, Finished, OrderedConsumer, consume
 from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.outbox import COLLECTION as OUTBOX
 from darkroom.outbox import to_row
+from darkroom.runtime import logging
 from darkroom.runtime.kafka import ensure_topics, producer_config
 from darkroom.runtime.mongo import Db, connect, ensure_indexes
 from measuring import own_cpu_seconds, servers
@@ -211,6 +212,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    logging.configure(service="bench", level="WARNING")
     if given.worker:
         work(given.mongo, given.kafka, given.worker)
         return

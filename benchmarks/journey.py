@@ -10,6 +10,7 @@ import json
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from darkroom.cli.client import Uploader
 from darkroom.cli.photo import dusk
@@ -19,18 +20,14 @@ from darkroom.local.stack import start_stack
 WARM_UP = 5
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--uploads", type=int, default=50)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+def measure(uploads: int) -> dict[str, Any]:
+    """Upload one photo after the other; milliseconds of each hop."""
     photo = dusk(4000, 3000, grain=0.3)
+    hops: dict[str, list[float]] = {"put_to_ready_ms": [], "post_ms": [], "put_ms": [], "processing_ms": []}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, start_stack(Path(folder)) as stack:
         uploader = Uploader(stack.api_url, stack.token("bench"))
-        hops: dict[str, list[float]] = {"put_to_ready_ms": [], "post_ms": [], "put_ms": [], "processing_ms": []}
         with Tail(stack.servers.kafka_bootstrap, stack.topics) as tail:
-            for number in range(WARM_UP + arguments.uploads):
+            for number in range(WARM_UP + uploads):
                 sent = uploader.send(filename="dusk.jpg", content_type="image/jpeg", data=photo)
                 seen = tail.wait_for_end(sent.asset_id, deadline=60)
                 assert seen[-1].event.type == "AssetReady", seen
@@ -43,11 +40,21 @@ def main() -> None:
                 hops["put_ms"].append((sent.uploaded - sent.registered) * 1e3)
                 hops["processing_ms"].append((ended - began) * 1e3)
         uploader.close()
-    result = {
+    found: dict[str, Any] = {
         name: {"p50": round(statistics.median(ms), 1), "max": round(max(ms), 1), "min": round(min(ms), 1)}
         for name, ms in hops.items()
     }
-    print(json.dumps({"bytes": len(photo), "uploads": arguments.uploads, **result}, indent=2))
+    return {"bytes": len(photo), "uploads": uploads, **found}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--uploads", type=int, default=50)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    result = measure(arguments.uploads)
+    print(json.dumps(result, indent=2))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(result))
 

@@ -61,7 +61,7 @@ class Relays:
 
 
 def append_and_kill(bench: Bench, relays: Relays, given: argparse.Namespace) -> None:
-    """Append at an even pace, each asset's events in order and in turns, and kill until all is marked."""
+    """Append at an even pace, each asset's events in order and in turns, and kill; then wait until all is marked."""
     chance = random.Random(given.seed)
     ids = [str(uuid.UUID(int=chance.getrandbits(128), version=4)) for _ in range(given.assets)]
     began = time.monotonic()
@@ -69,7 +69,8 @@ def append_and_kill(bench: Bench, relays: Relays, given: argparse.Namespace) -> 
     appended = 0
     while appended < given.events or not bench.all_marked():
         now = time.monotonic()
-        if now >= next_kill:
+        # Once all is appended they may come to an end, or a slow machine would start relays for ever.
+        if now >= next_kill and appended < given.events:
             relays.kill_one(chance)
             next_kill += given.every
         if now - began > 10 * given.seconds + 60:

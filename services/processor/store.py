@@ -1,6 +1,7 @@
 """What a processor writes to MongoDB: each step of an asset in one transaction with its event and its inbox row."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import pymongo
 from pymongo import IndexModel
@@ -12,7 +13,7 @@ from darkroom.inbox import Claim, Claimed, Inbox, Lease
 from darkroom.outbox import COLLECTION as OUTBOX
 from darkroom.outbox import to_row
 from darkroom.outbox.rows import INDEXES
-from darkroom.runtime.mongo import Client, Db, in_transaction
+from darkroom.runtime.mongo import Client, Db, Rows, in_transaction
 
 
 class Conflict(Exception):
@@ -40,6 +41,14 @@ class Store:
     call_seconds: float = 5.0
     transaction_seconds: float = 20.0
 
+    @cached_property
+    def _assets(self) -> Rows:
+        return self.db[ASSETS]
+
+    @cached_property
+    def _events(self) -> Rows:
+        return self.db[OUTBOX]
+
     @staticmethod
     def indexes() -> dict[str, list[IndexModel]]:
         """What must exist before the first event."""
@@ -48,7 +57,7 @@ class Store:
     def find(self, asset_id: str) -> Asset | None:
         """The asset, or None if nobody registered it."""
         with pymongo.timeout(self.call_seconds):
-            document = self.db[ASSETS].find_one({"_id": asset_id})
+            document = self._assets.find_one({"_id": asset_id})
         return None if document is None else from_document(document)
 
     def begin(self, change: Change, event_id: str, *, owner: str) -> Claim:
@@ -123,12 +132,12 @@ class Store:
         """Ask the primary whether it is there; whatever this raises means that MongoDB cannot be used now."""
         with pymongo.timeout(self.call_seconds):
             # A read with majority concern, since a member that lost its majority still answers a ping.
-            self.db[ASSETS].find_one({}, {"_id": 1})
+            self._assets.find_one({}, {"_id": 1})
 
     def _write(self, change: Change, session: ClientSession) -> None:
         if change.before is None:
             raise ValueError("a processor never registers an asset")
-        written = self.db[ASSETS].update_one(guard(change.before), update(change.before, change.after), session=session)
+        written = self._assets.update_one(guard(change.before), update(change.before, change.after), session=session)
         if written.matched_count == 0:
             raise Conflict(f"asset {change.before.id} is no longer at version {change.before.version}")
-        self.db[OUTBOX].insert_one(to_row(change.event), session=session)
+        self._events.insert_one(to_row(change.event), session=session)
