@@ -20,10 +20,10 @@ from darkroom.inbox.consumer import (
     Finished,
     Later,
     OrderedConsumer,
-    Outage,
     Verdict,
     consumer_config,
 )
+from darkroom.inbox.outage import Outage
 from darkroom.local.kafka import start_kafka
 from darkroom.local.processes import Supervisor
 from support.eventually import eventually
