@@ -128,6 +128,8 @@ class Processor:
                 assert_never(claim)
 
     def _read(self, delivery: Delivery) -> tuple[Event, AssetUploaded, Asset]:
+        if delivery.unreadable is not None:
+            raise MalformedEvent(delivery.unreadable)
         event = from_record(key=delivery.key, value=delivery.value, record_headers=delivery.headers)
         if not isinstance(event.data, AssetUploaded):
             raise MalformedEvent(f"header ce_type: {event.type} does not belong on {delivery.topic}")

@@ -44,6 +44,7 @@ Verdict = Finished | Later
 class Delivery:
     """One record, as often as it is handed over to this process. ``owner`` names it in leases.
 
+    ``unreadable`` says what of the record could not be read, if anything; then ``headers`` is empty.
     ``defects`` counts how often the handler has raised over it in a row. ``cancelled`` is set when the work is to be
     called off: the partition is gone, or the process ends.
     """
@@ -55,6 +56,7 @@ class Delivery:
     value: bytes | None
     headers: Sequence[tuple[str, bytes | str | None]]
     owner: str
+    unreadable: str | None = None
     defects: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
 
@@ -203,14 +205,16 @@ class OrderedConsumer:
         topic, partition, offset, key = message.topic(), message.partition(), message.offset(), message.key()
         if topic is None or partition is None or offset is None:
             raise AssertionError("a record without an error has a place")
+        headers, unreadable = _headers(message)
         delivery = Delivery(
             topic=topic,
             partition=partition,
             offset=offset,
             key=_bytes(key),
             value=_bytes(message.value()),
-            headers=_headers(message),
+            headers=headers,
             owner=str(uuid.uuid4()),
+            unreadable=unreadable,
         )
         # A record without a key has no order to keep; it must not wait for others without a key either.
         lane = key if key is not None else (topic, partition, offset)
@@ -426,9 +430,13 @@ def _offsets(offsets: Mapping[Partition, int]) -> list[TopicPartition]:
     return [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
 
 
-def _headers(message: Message) -> list[tuple[str, bytes | str | None]]:
-    found = message.headers() or []
-    return list(found.items()) if isinstance(found, dict) else [(name, value) for name, value in found]
+def _headers(message: Message) -> tuple[list[tuple[str, bytes | str | None]], str | None]:
+    """The headers, or else why they cannot be read: the client fails on a name that is no UTF-8."""
+    try:
+        found = message.headers() or []
+    except Exception as error:  # noqa: BLE001 -- a SystemError, and one record must not end the poll thread
+        return [], f"the record's headers cannot be read: {error.__cause__ or error}"
+    return (list(found.items()) if isinstance(found, dict) else [(name, value) for name, value in found]), None
 
 
 def _bytes(value: Any) -> bytes | None:

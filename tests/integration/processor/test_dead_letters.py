@@ -63,6 +63,10 @@ MALFORMED: dict[str, tuple[Callable[[Delivery], Delivery], str]] = {
     "no value": (lambda d: replace(d, value=None), "no value"),
     "no key": (lambda d: replace(d, key=None), "key"),
     "no headers": (lambda d: replace(d, headers=[]), "ce_specversion"),
+    "headers that are no text": (
+        lambda d: replace(d, headers=[], unreadable="the record's headers cannot be read: utf-8"),
+        "headers cannot be read",
+    ),
     "no id": (lambda d: without(d, "ce_id"), "id"),
     "unknown type": (lambda d: with_header(d, "ce_type", b"AssetEaten"), "ce_type"),
     "unknown schema": (lambda d: with_header(d, "ce_dataschema", b"urn:x"), "ce_dataschema"),
