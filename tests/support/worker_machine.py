@@ -129,16 +129,16 @@ class Workers:
     def take(self) -> Hand | None:
         """The next record, if one is free, is claimed; gives the attempt if that succeeds."""
         item = self.schedule.take(math.inf)
-        if item is None:
-            return None
-        claim = self._claim(item.record, self.host)
-        match claim:
-            case Claimed(lease):
-                return Hand(self.host, item.record, lease, item, self.schedule)
-            case Done():
-                self.schedule.finish(item)
-            case HeldElsewhere():
-                self.schedule.defer(item, 0.0)
+        return None if item is None else self._begin(item)
+
+    def take_again(self, record: Record) -> Hand | None:
+        """This very record is handed over anew, ahead of others; None if it is not waiting here, or not claimed."""
+        for _ in range(len(self.topic) + 1):
+            if (item := self.schedule.take(math.inf)) is None:
+                return None
+            if item.record is record:
+                return self._begin(item)
+            self.schedule.defer(item, 0.0)
         return None
 
     def read(self, hand: Hand) -> None:
@@ -219,6 +219,17 @@ class Workers:
     def _take_in(self, offset: int) -> None:
         record = Record(self.announced[offset], f"{self.host} {self.lives} {offset}")
         self.schedule.add(Item(PARTITION, offset, record.event.asset_id, record))
+
+    def _begin(self, item: Item[Record]) -> Hand | None:
+        claim = self._claim(item.record, self.host)
+        match claim:
+            case Claimed(lease):
+                return Hand(self.host, item.record, lease, item, self.schedule)
+            case Done():
+                self.schedule.finish(item)
+            case HeldElsewhere():
+                self.schedule.defer(item, 0.0)
+        return None
 
     def _claim(self, record: Record, host: str) -> Claimed | HeldElsewhere | Done:
         row = self.rows[record.event.id]
