@@ -42,6 +42,8 @@ log = structlog.get_logger()
 
 SHORTEST_WAIT = 0.05
 """Seconds. A lease that has just run out is asked for again at once, but not in a spin."""
+ANOTHER_SUSPECT = 1.0
+"""Seconds that an event under suspicion waits at most before it asks whether it is its turn."""
 NO_SERVICE = frozenset({13, 18, 14031, 6, 7, 89, 91, 133, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 """MongoDB's codes for a server that serves nobody now, whatever is asked: no permission, no space on its disk, and what
 the specification of retryable reads calls transient."""
@@ -88,6 +90,8 @@ class Processor:
     max_attempts: int
     backoff_seconds: float
     now: Callable[[], datetime] = field(default=_utcnow)
+    suspects: threading.Lock = field(default_factory=threading.Lock)
+    """Held while an event is worked on whose earlier holder vanished."""
 
     def __call__(self, delivery: Delivery) -> Verdict:
         """Bring the record to its end, or say when to try again."""
@@ -123,7 +127,7 @@ class Processor:
                     structlog.contextvars.bound_contextvars(asset_id=asset.id, event_id=event.id, fence=lease.fence),
                     self.keeper.hold(lease, lost=delivery.cancelled),
                 ):
-                    return self._work_on(_Job(event, uploaded, lease, delivery), asset)
+                    return self._admit(_Job(event, uploaded, lease, delivery), asset)
             case _:
                 assert_never(claim)
 
@@ -148,6 +152,22 @@ class Processor:
         if event.data.object_key != asset.object_key:
             raise MalformedEvent(f"object_key: {event.data.object_key!r} is not the asset's {asset.object_key!r}")
         return event, event.data, asset
+
+    def _admit(self, job: "_Job", asset: Asset) -> Verdict:
+        """Work on the event; if an earlier holder vanished over it, on no other such event at the same time.
+
+        Whatever kills a process takes with it all that runs there, so its neighbours look like it. Were they to run
+        beside it again each time, they would be given up together with it.
+        """
+        if not job.lease.abandoned:
+            return self._work_on(job, asset)
+        if not self.suspects.acquire(blocking=False):
+            self._call_off(job)
+            return Later(full_jitter(1, first=ANOTHER_SUSPECT, cap=ANOTHER_SUSPECT))
+        try:
+            return self._work_on(job, asset)
+        finally:
+            self.suspects.release()
 
     def _work_on(self, job: "_Job", asset: Asset) -> Verdict:
         try:

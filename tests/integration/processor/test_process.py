@@ -291,6 +291,33 @@ def test_crashes_count_and_end_in_a_failed_asset(world: World) -> None:
     assert world.row(last)["state"] == "DEAD"
 
 
+def test_of_the_events_whose_holder_vanished_one_is_worked_on_at_a_time(world: World) -> None:
+    """Or the neighbours of a picture that kills its process would run beside it, and be given up, each time."""
+    first, second, fresh = world.upload(), world.upload(), world.upload()
+    crashing, _ = world.with_decoder(before=crash)
+    for asset in (first, second):
+        with pytest.raises(Crash):
+            crashing(world.delivery(asset))
+    world.run_out()
+    verdicts: list[object] = []
+
+    def meanwhile(_: object) -> None:
+        if not verdicts:
+            waiting = world.delivery(second)
+            verdicts.append(world.processor(waiting))
+            verdicts.append(world.row(waiting)["attempts"])
+            verdicts.append(world.processor(world.delivery(fresh)))
+
+    worker, _ = world.with_decoder(before=meanwhile)
+    assert worker(world.delivery(first)) == Finished()
+    waited, attempts, free = verdicts
+    assert isinstance(waited, Later)
+    assert attempts == 1, "the one that waits has its attempt back"
+    assert free == Finished(), "a fresh one goes on beside it"
+    assert worker(world.delivery(second)) == Finished()
+    assert [world.types(asset) for asset in (first, second, fresh)] == [READY] * 3
+
+
 def test_giving_up_is_one_transaction(world: World) -> None:
     asset = world.upload()
     worker, _ = world.with_decoder(before=crash)
