@@ -142,7 +142,7 @@ class Processor:
         except PyMongoError:
             raise
         except Exception as error:
-            # Without it there is nothing to record a failure in. Once it is repaired, the dead letter can be sent again.
+            # There is nothing to record a failure in. Once it is repaired, the dead letter can be sent again.
             raise MalformedEvent(f"asset {event.asset_id}: its document cannot be read: {_told(error)}") from error
         if asset is None:
             raise MalformedEvent(f"header ce_subject: asset {event.asset_id} was never registered")
@@ -184,9 +184,9 @@ class Processor:
             raise
 
     def _bring_to_its_end(self, job: "_Job", asset: Asset) -> Verdict:
+        if job.lease.attempts > self.max_attempts:
+            return self._give_up(job, FailureCode.RETRIES_EXHAUSTED, job.lease.last_error or "the worker died")
         try:
-            if job.lease.attempts > self.max_attempts:
-                raise _Retryable(FailureCode.RETRIES_EXHAUSTED, job.lease.last_error or "the worker died")
             return self._decided_anew(asset, lambda now: self._attempt(job, now))
         except _Retryable as error:
             return self._retry(job, error)

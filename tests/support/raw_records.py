@@ -19,7 +19,7 @@ def produce_with_header(bootstrap: str, topic: str, *, key: bytes, value: bytes,
     conf = ctypes.c_void_p(lib.rd_kafka_conf_new())
     assert lib.rd_kafka_conf_set(conf, b"bootstrap.servers", bootstrap.encode(), error, len(error)) == 0, error.value
     client = ctypes.c_void_p(lib.rd_kafka_new(PRODUCER, conf, error, len(error)))
-    assert client, error.value
+    assert client.value, error.value
     size = ctypes.c_size_t
     refused = lib.rd_kafka_producev(
         client,

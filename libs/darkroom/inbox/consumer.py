@@ -412,8 +412,9 @@ class OrderedConsumer:
             self._breaker.sit_out(outage, delivery.cancelled, stopping=lambda: self._stopping)
             # Not at once: the probe may pass while what the handler asked for still fails.
             return Later(full_jitter(item.troubles, cap=self._bounds.outage_pause))
-        except BaseException:  # noqa: BLE001 -- a panic of a compiled extension is no Exception
-            # Whatever a handler forgot must neither end the worker nor lose the record.
+        except BaseException:
+            # Whatever a handler forgot must neither end the worker nor lose the record. A panic of a compiled extension
+            # is no Exception.
             item.troubles += 1
             item.defects += 1
             log.exception("handler_defect", topic=delivery.topic, partition=delivery.partition, offset=delivery.offset)

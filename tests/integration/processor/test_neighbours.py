@@ -136,7 +136,7 @@ def test_a_failing_asset_comes_to_its_end_while_its_neighbours_do_not_wait(world
 def test_an_asset_that_kills_its_worker_each_time_fails_alone(
     world: World, partition: Partition, mongo_url: str, aws_endpoint: str, tmp_path: Path
 ) -> None:
-    """The neighbours run beside it and die with it, but only once: they are READY, and it is FAILED, AssetFailed out."""
+    """Its neighbours run beside it and die with it, but only once: they are READY; it is FAILED, with AssetFailed."""
     poison, *others = (world.upload() for _ in range(5))
     deliveries = [world.delivery(asset) for asset in (poison, *others)]
     partition.send(*deliveries)
