@@ -66,6 +66,9 @@ class NoDecoder:
     ) -> Rendered:
         return Rendered(format=SourceFormat.JPEG, width=1, height=1, renditions=())
 
+    def probe(self, *, cancelled: threading.Event | None = None) -> None:
+        """It is always there."""
+
 
 def processor(db: Db, kafka: str, topics: Topics) -> Processor:
     inbox = Inbox(db, consumer="bench", lease_seconds=30)

@@ -14,8 +14,9 @@ from pymongo.errors import ConnectionFailure, PyMongoError
 from darkroom.contracts.envelope import Event, MalformedEvent, from_record
 from darkroom.contracts.events import AssetFailed, AssetReady, AssetRegistered
 from darkroom.inbox import Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
-from darkroom.inbox.consumer import Delivery, Finished, Later, Outage, Verdict, full_jitter
+from darkroom.inbox.consumer import Delivery, Finished, Later, Verdict
 from darkroom.inbox.keeper import LeaseKeeper
+from darkroom.inbox.outage import Outage, full_jitter
 from notifier.channels import Channel, InDoubt, NotSent, Refused, Unavailable
 from notifier.journal import FINAL, Journal, State
 from notifier.links import Links

@@ -13,7 +13,7 @@ from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
 from darkroom.runtime.kafka import producer_config
-from darkroom.runtime.mongo import check_replica_set, connect, ensure_indexes
+from darkroom.runtime.mongo import check_replica_set, close, connect, ensure_indexes
 from darkroom.runtime.s3 import s3_client
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
@@ -47,7 +47,8 @@ def main() -> None:
                 jobs_per_child=settings.decode_jobs_per_child,
             )
         )
-        mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-processor"))
+        mongo = connect(settings.mongo_url.get_secret_value(), appname="darkroom-processor")
+        stack.callback(close, mongo)
         check_replica_set(mongo.admin.command("hello"))
         db = mongo[settings.mongo_database]
         ensure_indexes(db, Store.indexes())

@@ -4,7 +4,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from darkroom.inbox.consumer import Delivery, Outage
+from darkroom.inbox.consumer import Delivery
+from darkroom.inbox.outage import Outage
 
 LONGEST_REASON = 1_000
 """Characters."""

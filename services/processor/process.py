@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Protocol, assert_never
 
 import structlog
-from pymongo.errors import AutoReconnect, ConnectionFailure, PyMongoError
+from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure, PyMongoError
 
 from darkroom.assets import Asset, Change, Status, change
 from darkroom.contracts.envelope import Event, MalformedEvent, from_record
@@ -29,8 +29,9 @@ from darkroom.contracts.events import (
 )
 from darkroom.contracts.failures import FailureCode
 from darkroom.inbox import Claim, Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
-from darkroom.inbox.consumer import Delivery, Finished, Later, Outage, Verdict, full_jitter
+from darkroom.inbox.consumer import Delivery, Finished, Later, Verdict
 from darkroom.inbox.keeper import LeaseKeeper
+from darkroom.inbox.outage import Outage, full_jitter
 from processor.dead_letters import DeadLetters
 from processor.imaging.failure import Cancelled, DecoderUnavailable, Rejected
 from processor.imaging.rendition import Limits, Rendered, RenditionSpec
@@ -41,6 +42,13 @@ log = structlog.get_logger()
 
 SHORTEST_WAIT = 0.05
 """Seconds. A lease that has just run out is asked for again at once, but not in a spin."""
+ANOTHER_SUSPECT = 1.0
+"""Seconds that an event under suspicion waits at most before it asks whether it is its turn."""
+NO_SERVICE = frozenset({13, 18, 14031, 6, 7, 89, 91, 133, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+"""MongoDB's codes for a server that serves nobody now, whatever is asked: no permission, no space on its disk, and what
+the specification of retryable reads calls transient."""
+LONGEST_REASON = 1_000
+"""Characters kept of what went wrong, since it goes into an event."""
 
 
 class Decoder(Protocol):
@@ -49,6 +57,9 @@ class Decoder(Protocol):
     def render(
         self, data: bytes, specs: Sequence[RenditionSpec], limits: Limits, *, cancelled: threading.Event | None = None
     ) -> Rendered: ...
+
+    def probe(self, *, cancelled: threading.Event | None = None) -> None:
+        """See whether pictures can be decoded at all; whatever this raises means that they cannot now."""
 
 
 class _Retryable(Exception):
@@ -79,15 +90,24 @@ class Processor:
     max_attempts: int
     backoff_seconds: float
     now: Callable[[], datetime] = field(default=_utcnow)
+    suspects: threading.Lock = field(default_factory=threading.Lock)
+    """Held while an event is worked on whose earlier holder vanished."""
 
     def __call__(self, delivery: Delivery) -> Verdict:
         """Bring the record to its end, or say when to try again."""
         try:
             return self._handle(delivery)
-        except PyMongoError as error:
-            if _unreachable(error):
-                raise Outage("MongoDB", self.store.probe) from error
+        except Outage:
             raise
+        except Exception as defect:
+            if _unreachable(defect):
+                raise Outage("MongoDB", self.store.probe) from defect
+            if delivery.defects + 1 < self.max_attempts:
+                raise
+            # No attempt was counted in the inbox, or else the work itself would have come to its end.
+            log.exception("record_given_up", partition=delivery.partition, offset=delivery.offset)
+            self.dead_letters.put(delivery, _told(defect))
+            return Finished()
 
     def _handle(self, delivery: Delivery) -> Verdict:
         try:
@@ -107,15 +127,23 @@ class Processor:
                     structlog.contextvars.bound_contextvars(asset_id=asset.id, event_id=event.id, fence=lease.fence),
                     self.keeper.hold(lease, lost=delivery.cancelled),
                 ):
-                    return self._work_on(_Job(event, uploaded, lease, delivery.cancelled), asset)
+                    return self._admit(_Job(event, uploaded, lease, delivery), asset)
             case _:
                 assert_never(claim)
 
     def _read(self, delivery: Delivery) -> tuple[Event, AssetUploaded, Asset]:
+        if delivery.unreadable is not None:
+            raise MalformedEvent(delivery.unreadable)
         event = from_record(key=delivery.key, value=delivery.value, record_headers=delivery.headers)
         if not isinstance(event.data, AssetUploaded):
             raise MalformedEvent(f"header ce_type: {event.type} does not belong on {delivery.topic}")
-        asset = self.store.find(event.asset_id)
+        try:
+            asset = self.store.find(event.asset_id)
+        except PyMongoError:
+            raise
+        except Exception as error:
+            # There is nothing to record a failure in. Once it is repaired, the dead letter can be sent again.
+            raise MalformedEvent(f"asset {event.asset_id}: its document cannot be read: {_told(error)}") from error
         if asset is None:
             raise MalformedEvent(f"header ce_subject: asset {event.asset_id} was never registered")
         # Only the configured bucket and the registered key are ever read, whatever an event says.
@@ -128,28 +156,39 @@ class Processor:
     def _claim(self, event: Event, asset: Asset, *, owner: str) -> tuple[Claim, Asset]:
         """Claim the event, and start an asset that waits for it in the same transaction. Gives the asset after that."""
         if asset.status is Status.UPLOADING:
-            started = self._caused_by(event, asset, AssetProcessing(upload_event_id=event.id))
             try:
+                started = self._caused_by(event, asset, AssetProcessing(upload_event_id=event.id))
                 claim = self.store.begin(started, event.id, owner=owner)
             except Conflict:
                 log.info("asset_moved_on")
-            except PyMongoError as refused:
-                if _unreachable(refused):
+            except Exception as defect:
+                if _unreachable(defect):
                     raise
                 # Claimed by itself it costs an attempt, so that what can never be written comes to an end.
-                log.warning("not_begun", error=str(refused))
+                log.warning("not_begun", error=_told(defect))
             else:
                 return claim, started.after if isinstance(claim, Claimed) else asset
         return self.inbox.claim(event.id, owner=owner), asset
 
+    def _admit(self, job: "_Job", asset: Asset) -> Verdict:
+        """Work on the event; if an earlier holder vanished over it, on no other such event at the same time.
+
+        Whatever kills a process takes with it all that runs there, so its neighbours look like it. Were they to run
+        beside it again each time, they would be given up together with it.
+        """
+        if not job.lease.abandoned:
+            return self._work_on(job, asset)
+        if not self.suspects.acquire(blocking=False):
+            self._call_off(job)
+            return Later(full_jitter(1, first=ANOTHER_SUSPECT, cap=ANOTHER_SUSPECT))
+        try:
+            return self._work_on(job, asset)
+        finally:
+            self.suspects.release()
+
     def _work_on(self, job: "_Job", asset: Asset) -> Verdict:
         try:
-            while True:
-                try:
-                    return self._attempt(job, asset)
-                except Conflict:
-                    # Somebody else moved the asset on, such as the holder before us: decide by what it is now.
-                    asset = self._again(asset.id)
+            return self._bring_to_its_end(job, asset)
         except LeaseLost:
             log.warning("lease_lost")
             return Later(SHORTEST_WAIT)
@@ -161,6 +200,30 @@ class Processor:
             self._call_off(job)
             raise
 
+    def _bring_to_its_end(self, job: "_Job", asset: Asset) -> Verdict:
+        if job.lease.attempts > self.max_attempts:
+            return self._give_up(job, FailureCode.RETRIES_EXHAUSTED, job.lease.last_error or "the worker died")
+        try:
+            return self._decided_anew(asset, lambda now: self._attempt(job, now))
+        except _Retryable as error:
+            return self._retry(job, error)
+        except (LeaseLost, Cancelled, CalledOff, Outage):
+            raise
+        except Exception as defect:
+            if _unreachable(defect):
+                raise
+            # An asset that brings out a defect in this code must come to an end as well, so it costs attempts.
+            log.exception("attempt_defect")
+            return self._retry(job, _Retryable(FailureCode.RETRIES_EXHAUSTED, _told(defect)))
+
+    def _decided_anew(self, asset: Asset, decide: Callable[[Asset], Verdict]) -> Verdict:
+        while True:
+            try:
+                return decide(asset)
+            except Conflict:
+                # Somebody else moved the asset on, such as the holder before us: decide by what it is now.
+                asset = self._again(asset.id)
+
     def _again(self, asset_id: str) -> Asset:
         asset = self.store.find(asset_id)
         if asset is None:
@@ -168,36 +231,32 @@ class Processor:
         return asset
 
     def _attempt(self, job: "_Job", asset: Asset) -> Verdict:
-        mine = asset.upload is not None and asset.upload.event_id == job.event.id
-        if asset.status is Status.UPLOADING:
-            started = self._change(job, asset, AssetProcessing(upload_event_id=job.event.id))
-            self.store.start(started, job.lease)
-            asset = started.after
-        elif asset.status is not Status.PROCESSING or not mine:
-            # An original is written once; a second version of it, or one that comes too late, changes nothing.
-            log.info("upload_ignored", status=asset.status)
-            self.inbox.complete(job.lease, outcome=f"ignored: asset was {asset.status}")
-            return Finished()
-        if job.lease.attempts > self.max_attempts:
-            return self._give_up(job, asset, FailureCode.RETRIES_EXHAUSTED, job.lease.last_error or "the worker died")
+        if (started := self._started(job, asset)) is None:
+            return self._ignore(job, asset)
         try:
-            ready = self._render(job, asset)
+            ready = self._render(job, started)
         except Rejected as rejected:
             failed = AssetFailed(failure=Failure(code=rejected.code, message=rejected.message))
-            self.store.finish(self._change(job, asset, failed), job.lease, outcome=f"failed: {rejected.code}")
+            self.store.finish(self._change(job, started, failed), job.lease, outcome=f"failed: {rejected.code}")
             log.info("asset_failed", code=rejected.code)
             return Finished()
-        except _Retryable as error:
-            return self._retry(job, asset, error)
-        except (LeaseLost, Cancelled, CalledOff, Outage, PyMongoError):
-            raise
-        except Exception as defect:
-            # A picture that brings out a defect in this code must come to an end as well, so it costs attempts.
-            log.exception("attempt_defect")
-            reason = f"{type(defect).__name__}: {defect}"
-            return self._retry(job, asset, _Retryable(FailureCode.RETRIES_EXHAUSTED, reason))
-        self.store.finish(self._change(job, asset, ready), job.lease, outcome="ready")
+        self.store.finish(self._change(job, started, ready), job.lease, outcome="ready")
         log.info("asset_ready", attempts=job.lease.attempts)
+        return Finished()
+
+    def _started(self, job: "_Job", asset: Asset) -> Asset | None:
+        """The asset PROCESSING this upload; None if it is another upload's, or past that."""
+        if asset.status is Status.UPLOADING:
+            begun = self._change(job, asset, AssetProcessing(upload_event_id=job.event.id))
+            self.store.start(begun, job.lease)
+            return begun.after
+        mine = asset.upload is not None and asset.upload.event_id == job.event.id
+        return asset if asset.status is Status.PROCESSING and mine else None
+
+    def _ignore(self, job: "_Job", asset: Asset) -> Verdict:
+        # An original is written once; a second version of it, or one that comes too late, changes nothing.
+        log.info("upload_ignored", status=asset.status)
+        self.inbox.complete(job.lease, outcome=f"ignored: asset was {asset.status}")
         return Finished()
 
     def _render(self, job: "_Job", asset: Asset) -> AssetReady:
@@ -211,7 +270,8 @@ class Processor:
             self._blame(error)
             raise _Retryable(FailureCode.RETRIES_EXHAUSTED, str(error)) from error
         except DecoderUnavailable as error:
-            raise _Retryable(FailureCode.RETRIES_EXHAUSTED, str(error)) from error
+            # Raised before a child was given the picture, which therefore is not to blame.
+            raise Outage("the decoder", lambda: self.decoder.probe(cancelled=job.cancelled)) from error
 
     def _fetch(self, job: "_Job", asset: Asset) -> Fetched:
         if job.uploaded.size == 0:
@@ -277,19 +337,37 @@ class Processor:
             raise Outage("S3", self.bucket.probe) from down
         log.info("storage_failed", error=str(error))
 
-    def _retry(self, job: "_Job", asset: Asset, error: _Retryable) -> Verdict:
+    def _retry(self, job: "_Job", error: _Retryable) -> Verdict:
         if job.lease.attempts >= self.max_attempts:
-            return self._give_up(job, asset, error.code, str(error))
+            return self._give_up(job, error.code, str(error))
         delay = full_jitter(job.lease.attempts, cap=self.backoff_seconds)
         self.inbox.release(job.lease, delay=delay, error=str(error))
         log.info("attempt_failed", attempts=job.lease.attempts, retry_in=round(delay, 2), error=str(error))
         return Later(delay)
 
-    def _give_up(self, job: "_Job", asset: Asset, code: FailureCode, reason: str) -> Verdict:
-        failed = AssetFailed(failure=Failure(code=code, message=f"{self.max_attempts} attempts failed; last: {reason}"))
-        self.store.give_up(self._change(job, asset, failed), job.lease, outcome=f"dead: {code}")
-        log.warning("asset_given_up", code=code, reason=reason)
-        return Finished()
+    def _give_up(self, job: "_Job", code: FailureCode, reason: str) -> Verdict:
+        message = f"{self.max_attempts} attempts failed; last: {reason}"
+        failed = AssetFailed(failure=Failure(code=code, message=message))
+
+        def record(asset: Asset) -> Verdict:
+            if (started := self._started(job, asset)) is None:
+                return self._ignore(job, asset)
+            self.store.give_up(self._change(job, started, failed), job.lease, outcome=f"dead: {code}")
+            log.warning("asset_given_up", code=code, reason=reason)
+            return Finished()
+
+        try:
+            return self._decided_anew(self._again(job.event.asset_id), record)
+        except (LeaseLost, Outage):
+            raise
+        except Exception as defect:
+            if _unreachable(defect):
+                raise
+            # Not even its failure can be recorded; the watermark moves on all the same, and somebody must look.
+            log.exception("failure_not_recorded", reason=reason)
+            self.dead_letters.put(job.delivery, f"{reason}; and its failure could not be recorded: {_told(defect)}")
+            self.inbox.release(job.lease, error=reason)
+            return Finished()
 
     def _call_off(self, job: "_Job") -> None:
         try:
@@ -318,14 +396,25 @@ class _Job:
     event: Event
     uploaded: AssetUploaded
     lease: Lease
-    cancelled: threading.Event
+    delivery: Delivery
+
+    @property
+    def cancelled(self) -> threading.Event:
+        """Set when the work is to be called off."""
+        return self.delivery.cancelled
 
 
-def _unreachable(error: PyMongoError) -> bool:
-    """Whether the server was out of reach or changing, rather than refusing what it was asked."""
-    return (
+def _told(defect: Exception) -> str:
+    """The defect in a line that every store takes: a lone surrogate, as from a record's JSON, is no UTF-8."""
+    return f"{type(defect).__name__}: {defect}"[:LONGEST_REASON].encode(errors="backslashreplace").decode()
+
+
+def _unreachable(error: Exception) -> bool:
+    """Whether the server was out of reach, changing or closed to us, rather than refusing just what it was asked."""
+    return isinstance(error, PyMongoError) and (
         isinstance(error, AutoReconnect | ConnectionFailure)
         or error.timeout
         or error.has_error_label("TransientTransactionError")
         or error.has_error_label("RetryableWriteError")
+        or (isinstance(error, OperationFailure) and error.code in NO_SERVICE)
     )

@@ -48,6 +48,7 @@ class SteppedRelay:
         )
         self._relay._marker.start()
         self.sweeping = False
+        self._regain_soon = False
 
     def sweep(self, hooks: Mapping[Point, Callable[[], None]]) -> bool:
         """Sweep once, with ``hooks`` run at their points; false if the process died of it."""
@@ -59,12 +60,17 @@ class SteppedRelay:
             self.die()
             return False
         finally:
-            self._hooks, self.sweeping = {}, False
+            self._hooks, self.sweeping, self._regain_soon = {}, False, False
         return True
 
     def fail_producer(self) -> None:
         """The producer that is in use fails."""
         self._publishers[-1].fail()
+
+    def blink(self) -> None:
+        """The keeper finds that every shard is lost, and a moment later that they are ours again."""
+        self.lose_shards()
+        self._regain_soon = True
 
     def lose_shards(self) -> None:
         """The keeper finds that every shard is lost."""
@@ -97,6 +103,10 @@ class SteppedRelay:
 
     def _visit(self, point: str) -> None:
         self._visits[point] += 1
+        if self._regain_soon and point != "send":
+            # Between two looks at the leases: the first found them lost, the next will find them.
+            self._regain_soon = False
+            self.regain_shards()
         if hook := self._hooks.get((point, self._visits[point])):
             hook()
 

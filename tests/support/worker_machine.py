@@ -134,24 +134,16 @@ class Workers:
         only seems to wait, by what was read when it was registered.
         """
         item = self.schedule.take(math.inf)
-        if item is None:
-            return None
-        begun = None if how == "claim" else self._begun(item.record, stale=how == "begin stale")
-        try:
-            claim = self._claim(item.record, self.host, begun)
-        except Conflict:
-            assert begun is not None
-            assert self.store.find(begun.after.id) != begun.before, "refused, though nothing had changed"
+        return None if item is None else self._begin(item, how)
+
+    def take_again(self, record: Record) -> Hand | None:
+        """This very record is handed over anew, ahead of others; None if it is not waiting here, or not claimed."""
+        for _ in range(len(self.topic) + 1):
+            if (item := self.schedule.take(math.inf)) is None:
+                return None
+            if item.record is record:
+                return self._begin(item)
             self.schedule.defer(item, 0.0)
-            return None
-        match claim:
-            case Claimed(lease):
-                asset = None if begun is None else begun.after
-                return Hand(self.host, item.record, lease, item, self.schedule, asset)
-            case Done():
-                self.schedule.finish(item)
-            case HeldElsewhere():
-                self.schedule.defer(item, 0.0)
         return None
 
     def read(self, hand: Hand) -> None:
@@ -232,6 +224,25 @@ class Workers:
     def _take_in(self, offset: int) -> None:
         record = Record(self.announced[offset], f"{self.host} {self.lives} {offset}")
         self.schedule.add(Item(PARTITION, offset, record.event.asset_id, record))
+
+    def _begin(self, item: Item[Record], how: str = "claim") -> Hand | None:
+        begun = None if how == "claim" else self._begun(item.record, stale=how == "begin stale")
+        try:
+            claim = self._claim(item.record, self.host, begun)
+        except Conflict:
+            assert begun is not None
+            assert self.store.find(begun.after.id) != begun.before, "refused, though nothing had changed"
+            self.schedule.defer(item, 0.0)
+            return None
+        match claim:
+            case Claimed(lease):
+                asset = None if begun is None else begun.after
+                return Hand(self.host, item.record, lease, item, self.schedule, asset)
+            case Done():
+                self.schedule.finish(item)
+            case HeldElsewhere():
+                self.schedule.defer(item, 0.0)
+        return None
 
     def _begun(self, record: Record, *, stale: bool) -> Change | None:
         stream = self.db.outbox_events.find({"asset_id": record.event.asset_id}).sort("sequence", 1)

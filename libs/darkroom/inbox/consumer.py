@@ -4,20 +4,27 @@ One thread polls and does nothing else with records than hand them to the schedu
 at risk however long a record's work takes; worker threads take records as their keys become free.
 """
 
-import random
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import methodcaller
 from typing import Any, Protocol
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from darkroom.inbox.outage import Breaker, Outage, full_jitter
 from darkroom.inbox.schedule import Item, Partition, Schedule
 
 log = structlog.get_logger()
+
+LONGEST_WAIT = 3600.0
+"""Seconds after which a record is handed over again, whatever it asked for."""
+_HEADERS = methodcaller("headers")
+# Not message.headers(): for a name that is no UTF-8 the client gives a list with a hole in it and leaves the error set.
+# An interpreter that has seen the call often enough no longer looks for that error, and the hole ends the process.
 
 CALLED_OFF = 2.0
 """Seconds for work to notice that it was called off, when a partition is taken away."""
@@ -38,23 +45,13 @@ class Later:
 Verdict = Finished | Later
 
 
-class Outage(Exception):
-    """A server that everybody needs does not answer: no record is to blame, so all work pauses until ``probe`` passes.
-
-    ``probe`` raises while the server is out of reach.
-    """
-
-    def __init__(self, server: str, probe: Callable[[], object]) -> None:
-        super().__init__(f"{server} does not answer")
-        self.server = server
-        self.probe = probe
-
-
 @dataclass(frozen=True)
 class Delivery:
     """One record, as often as it is handed over to this process. ``owner`` names it in leases.
 
-    ``cancelled`` is set when the work is to be called off: the partition is gone, or the process ends.
+    ``unreadable`` says what of the record could not be read, if anything; then ``headers`` is empty.
+    ``defects`` counts how often the handler has raised over it in a row. ``cancelled`` is set when the work is to be
+    called off: the partition is gone, or the process ends.
     """
 
     topic: str
@@ -64,6 +61,8 @@ class Delivery:
     value: bytes | None
     headers: Sequence[tuple[str, bytes | str | None]]
     owner: str
+    unreadable: str | None = None
+    defects: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
 
 
@@ -148,7 +147,7 @@ class OrderedConsumer:
         self._changed = threading.Condition()
         self._stopping = False
         self._closing = False
-        self._outage: str | None = None
+        self._breaker = Breaker(self._changed, longest_pause=self._bounds.outage_pause)
         self._paused: set[Partition] = set()
         self._balanced_at = 0.0
         self._committed_at = 0.0
@@ -168,7 +167,7 @@ class OrderedConsumer:
     @property
     def outage(self) -> str | None:
         """The server for which all work waits, if any."""
-        return self._outage
+        return self._breaker.server
 
     def run(self, stop: threading.Event) -> None:
         """Consume until ``stop`` is set, then let running work end within the grace time, commit and leave the group.
@@ -211,14 +210,16 @@ class OrderedConsumer:
         topic, partition, offset, key = message.topic(), message.partition(), message.offset(), message.key()
         if topic is None or partition is None or offset is None:
             raise AssertionError("a record without an error has a place")
+        headers, unreadable = headers_of(message)
         delivery = Delivery(
             topic=topic,
             partition=partition,
             offset=offset,
             key=_bytes(key),
             value=_bytes(message.value()),
-            headers=_headers(message),
+            headers=headers,
             owner=str(uuid.uuid4()),
+            unreadable=unreadable,
         )
         # A record without a key has no order to keep; it must not wait for others without a key either.
         lane = key if key is not None else (topic, partition, offset)
@@ -319,7 +320,7 @@ class OrderedConsumer:
         while unfinished := [item for item in running if not self._ended(item)]:
             now = time.monotonic()
             # While a server is out of reach nothing comes to an end by waiting.
-            if now >= deadline or self._outage is not None:
+            if now >= deadline or self._breaker.server is not None:
                 for item in unfinished:
                     item.record.cancelled.set()
             if now >= end:
@@ -388,17 +389,17 @@ class OrderedConsumer:
                 if isinstance(verdict, Finished):
                     self._schedule.finish(item)
                 else:
-                    self._schedule.defer(item, time.monotonic() + verdict.seconds)
+                    self._schedule.defer(item, time.monotonic() + min(verdict.seconds, LONGEST_WAIT))
                 self._changed.notify_all()
 
     def _next(self) -> Item[Delivery] | None:
         with self._changed:
             while not self._closing:
                 now = time.monotonic()
-                if self._outage is None:
+                if self._breaker.server is None:
                     if (item := self._schedule.take(now)) is not None:
                         # Calling off one hand-over must not reach into the next.
-                        item.record = replace(item.record, cancelled=threading.Event())
+                        item.record = replace(item.record, cancelled=threading.Event(), defects=item.defects)
                         return item
                     due = self._schedule.due()
                     self._changed.wait(None if due is None else max(0.0, due - now))
@@ -413,44 +414,18 @@ class OrderedConsumer:
         except Outage as outage:
             item.troubles += 1
             log.warning("outage", server=outage.server, cause=str(outage.__cause__))
-            self._sit_out(outage, delivery.cancelled)
+            self._breaker.sit_out(outage, delivery.cancelled, stopping=lambda: self._stopping)
             # Not at once: the probe may pass while what the handler asked for still fails.
             return Later(full_jitter(item.troubles, cap=self._bounds.outage_pause))
-        except Exception:
-            # Whatever a handler forgot must neither end the worker nor lose the record.
+        except BaseException:
+            # Whatever a handler forgot must neither end the worker nor lose the record. A panic of a compiled extension
+            # is no Exception.
             item.troubles += 1
+            item.defects += 1
             log.exception("handler_defect", topic=delivery.topic, partition=delivery.partition, offset=delivery.offset)
             return Later(full_jitter(item.troubles, cap=self._bounds.defect_pause))
-        item.troubles = 0
+        item.troubles = item.defects = 0
         return verdict
-
-    def _sit_out(self, outage: Outage, cancelled: threading.Event) -> None:
-        """Hold all work until the server answers again; the first worker to notice probes for all."""
-        with self._changed:
-            if self._outage is not None:
-                return
-            self._outage = outage.server
-        tries = 0
-        try:
-            while not cancelled.is_set() and not self._stopping:
-                try:
-                    outage.probe()
-                except Exception as error:  # noqa: BLE001 -- whatever a probe raises means "not yet"
-                    tries += 1
-                    log.info("outage_goes_on", server=outage.server, error=str(error))
-                    cancelled.wait(full_jitter(tries, cap=self._bounds.outage_pause))
-                else:
-                    log.info("outage_over", server=outage.server)
-                    return
-        finally:
-            with self._changed:
-                self._outage = None
-                self._changed.notify_all()
-
-
-def full_jitter(tries: int, *, first: float = 0.5, cap: float) -> float:
-    """Seconds to wait after the ``tries``-th failure: anything up to a bound that doubles, so that herds spread."""
-    return random.uniform(0.05, min(cap, first * 2 ** min(tries, 30)))  # noqa: S311 -- spreads load, guards nothing
 
 
 def _places(partitions: Iterable[Partition]) -> list[TopicPartition]:
@@ -461,9 +436,13 @@ def _offsets(offsets: Mapping[Partition, int]) -> list[TopicPartition]:
     return [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
 
 
-def _headers(message: Message) -> list[tuple[str, bytes | str | None]]:
-    found = message.headers() or []
-    return list(found.items()) if isinstance(found, dict) else [(name, value) for name, value in found]
+def headers_of(message: Message) -> tuple[list[tuple[str, bytes | str | None]], str | None]:
+    """The headers, or else why they cannot be read: the client fails on a name that is no UTF-8."""
+    try:
+        found = _HEADERS(message) or []
+    except Exception as error:  # noqa: BLE001 -- a SystemError, and one record must not end the poll thread
+        return [], f"the record's headers cannot be read: {error.__cause__ or error}"
+    return (list(found.items()) if isinstance(found, dict) else [(name, value) for name, value in found]), None
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -16,6 +16,10 @@ from darkroom.inbox.leases import Lease, LeaseLost
 log = structlog.get_logger()
 
 
+CLOSE_SECONDS = 1.0
+"""For a renewal that is under way when the keeper is closed; a process that ends has no more time than that."""
+
+
 @dataclass(eq=False)
 class _Held:
     lease: Lease
@@ -53,11 +57,11 @@ class LeaseKeeper:
                 self._held.discard(held)
 
     def close(self) -> None:
-        """End the thread; leases still held run out by themselves."""
+        """End the thread; leases still held run out by themselves. A renewal that hangs is not waited for."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
         while (held := self._next_due()) is not None:

@@ -27,7 +27,11 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to work on one event. ``attempts`` counts this claim too; ``last_error`` is the previous attempt's."""
+    """The right to work on one event. ``attempts`` counts this claim too; ``last_error`` is the previous attempt's.
+
+    ``abandoned`` counts the holders before that neither gave the event back nor ended it: their process died, or stood
+    still for longer than its lease.
+    """
 
     consumer: str
     event_id: str
@@ -35,6 +39,7 @@ class Lease:
     fence: int
     attempts: int
     last_error: str | None = None
+    abandoned: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ def claim(owner: str, *, lease_ms: int, keep_ms: int) -> list[Document]:
         "lease_until": {"$add": ["$$NOW", lease_ms]},
         "fence": {"$add": [{"$ifNull": ["$fence", 0]}, 1]},
         "attempts": {"$add": [{"$ifNull": ["$attempts", 0]}, 1]},
+        "abandoned": {"$add": [{"$ifNull": ["$abandoned", 0]}, {"$cond": [{"$gt": ["$lease_owner", None]}, 1, 0]}]},
         "claimed_at": "$$NOW",
         "first_claimed_at": {"$ifNull": ["$first_claimed_at", "$$NOW"]},
         "expire_at": {"$add": ["$$NOW", keep_ms]},
@@ -114,6 +120,7 @@ CLAIM_PROJECTION: Document = {
     "attempts": 1,
     "outcome": 1,
     "last_error": 1,
+    "abandoned": 1,
     # How long until the row is free, reckoned by the server, so that the caller's clock does not matter.
     "wait_ms": {"$subtract": [{"$max": ["$lease_until", "$not_before"]}, "$$NOW"]},
 }
@@ -124,7 +131,10 @@ def read_claim(consumer: str, event_id: str, owner: str, row: Mapping[str, Any])
     if row["state"] in (COMPLETED, DEAD):
         return Done(row["state"], row.get("outcome"))
     if row.get("lease_owner") == owner:
-        return Claimed(Lease(consumer, event_id, owner, row["fence"], row["attempts"], row.get("last_error")))
+        lease = Lease(
+            consumer, event_id, owner, row["fence"], row["attempts"], row.get("last_error"), row.get("abandoned", 0)
+        )
+        return Claimed(lease)
     return HeldElsewhere(max(row.get("wait_ms") or 0, 0) / 1000)
 
 

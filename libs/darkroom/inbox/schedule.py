@@ -20,7 +20,8 @@ class Item(Generic[RecordT]):
     """One record on its way.
 
     ``retired``: it may end what it does but is not started again. ``dropped``: its partition was taken away; what
-    becomes of it no longer counts here. ``troubles`` counts its hand-overs in a row that came to nothing.
+    becomes of it no longer counts here. ``troubles`` counts its hand-overs in a row that came to nothing, ``defects``
+    those among them over which its handler raised what it should not.
     """
 
     partition: Partition
@@ -31,6 +32,7 @@ class Item(Generic[RecordT]):
     retired: bool = False
     dropped: bool = False
     troubles: int = 0
+    defects: int = 0
 
 
 @dataclass(eq=False)

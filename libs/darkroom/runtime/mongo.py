@@ -45,6 +45,12 @@ def connect(url: str, **options: Any) -> Client:
     return MongoClient(url, **{**OPTIONS, **options})
 
 
+def close(client: Client, *, seconds: float = 2.0) -> None:
+    """Close the client. It says goodbye to the server first, and one that hangs must not hold up the process's end."""
+    with pymongo.timeout(seconds):
+        client.close()
+
+
 def connect_async(url: str, **options: Any) -> AsyncClient:
     """The same for asyncio."""
     return AsyncMongoClient(url, **{**OPTIONS, **options})

@@ -60,6 +60,7 @@ class DecoderPool:
         self._idle: deque[Child] = deque()
         self._busy: set[Child] = set()
         self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._refused: str | None = None
         # One thread starts all children and lives as long as the pool: Linux delivers the parent-death signal when the
         # *thread* that started a child ends.
         self._starter = threading.Thread(target=self._start_children, name="decoder-starter", daemon=True)
@@ -113,6 +114,10 @@ class DecoderPool:
             return reply
         raise Rejected(FailureCode.DECODER_CRASHED, f"the decoder died twice: {'; '.join(deaths)}")
 
+    def probe(self, *, cancelled: threading.Event | None = None) -> None:
+        """See that a child is there or can be started. Raises DecoderUnavailable when not, Cancelled as `render`."""
+        self._give_back(self._take_started(cancelled), reuse=True)
+
     def pids(self) -> tuple[int, ...]:
         """Process ids of the children that there are now."""
         with self._changed:
@@ -149,13 +154,15 @@ class DecoderPool:
                 return
             try:
                 child = self._new_child()
-            except OSError:
-                # Out of processes or memory for now.
+            except Exception as error:
+                # Out of processes or memory for now; and without this thread no child would ever be started again.
                 log.exception("decoder_child_not_started")
+                self._refused = str(error)
                 self._closed.wait(_PATROL_SECONDS)
                 self._wanted.put(None)
                 continue
             with self._changed:
+                self._refused = None
                 self._idle.append(child)
                 self._changed.notify()
 
@@ -193,6 +200,8 @@ class DecoderPool:
                     self._changed.wait(_NOTICE_SECONDS)
                 check()
                 if not self._idle:
+                    if not self._busy and self._refused is not None:
+                        raise DecoderUnavailable(f"no decoder process can be started: {self._refused}")
                     continue
                 child = self._idle.popleft()
                 self._busy.add(child)

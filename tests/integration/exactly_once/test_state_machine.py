@@ -7,6 +7,7 @@ runs as take about half a minute; DARKROOM_MACHINE_RUNS asks for another number.
 import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ NEWEST = st.integers(0, 3)
 ENDS = st.sampled_from(("ready", "failed", "dead"))
 ANY_RELAY = st.sampled_from(("first", "second"))
 POINTS = st.tuples(st.sampled_from(("send", "write", "ack", "take")), st.integers(1, 3))
-MEANWHILE = st.sampled_from(("crash", "fail", "append", "lose", "regain", "refresh", "other"))
+MEANWHILE = st.sampled_from(("crash", "fail", "append", "lose", "blink", "regain", "refresh", "other"))
 FAULTS = st.dictionaries(POINTS, MEANWHILE, min_size=1, max_size=4)
 
 
@@ -139,6 +140,27 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.workers.rebalance(host, crash=True)
         self.take("claim")
 
+    @precondition(lambda self: self.hands)
+    @rule(which=NEWEST, what=st.sampled_from(("renew", "begin", "end")))
+    def wake_up_behind_its_own_successor(self, which: int, what: str) -> None:
+        """A thread stands still while its process is handed the record anew, gives it back and claims it once more.
+
+        The owner is the same then, and only the fence tells the late thread from its successor.
+        """
+        late = self._hand(which)
+        self.workers.leave_behind(late)
+        if (again := self.workers.take_again(late.record)) is None:
+            return
+        self.workers.give_back(again, delay=0.0, refund=False)
+        if (successor := self.workers.take_again(late.record)) is not None:
+            self.hands.append(successor)
+        if what == "end":
+            self.workers.read(late)
+            self.workers.end(late, "ready")
+        else:
+            step: Callable[[Hand], None] = getattr(self.workers, what)
+            step(late)
+
     @rule(event=uploads)
     def lease_runs_out(self, event: Event) -> None:
         """Its holder, if any, stood still for too long; or its back-off is over."""
@@ -182,6 +204,27 @@ class ExactlyOnce(RuleBasedStateMachine):
             hooks = {point: self._meanwhile(name, relay, what) for point, what in faults.items()}
             if not relay.sweep(hooks):
                 self._forget(name)
+
+    @rule(name=ANY_RELAY, at=st.integers(1, 4))
+    def blink(self, name: str, at: int) -> None:
+        """Assets with several events to send; amid them a relay's shards are lost and come back."""
+        self._several_events()
+        if (relay := self.relays.get(name)) is not None:
+            relay.sweep({("send", at): relay.blink})
+
+    @rule(name=ANY_RELAY, which=st.integers(0, 3))
+    def an_event_is_refused_until_it_is_parked(self, name: str, which: int) -> None:
+        """No broker takes an event that others follow, and a relay sweeps in peace until it gives the event up."""
+        self._several_events()
+        there = {record.event_id for record in self.log.records}
+        rows = list(self.db.outbox_events.find({"published": False}).sort([("asset_id", 1), ("sequence", 1)]))
+        followed = [row["_id"] for row, next_ in pairwise(rows) if row["asset_id"] == next_["asset_id"]]
+        if candidates := [row_id for row_id in followed if row_id not in there]:
+            self.log.refused.add(candidates[which % len(candidates)])
+        if (relay := self.relays.get(name)) is not None:
+            # In a batch, where nobody is blamed; alone, as often as it is tried; and once more.
+            for _ in range(4):
+                relay.sweep({})
 
     @rule()
     def late_records_arrive(self) -> None:
@@ -260,9 +303,17 @@ class ExactlyOnce(RuleBasedStateMachine):
             "other": other,
             "fail": relay.fail_producer,
             "lose": relay.lose_shards,
+            "blink": relay.blink,
             "regain": relay.regain_shards,
             "refresh": relay.regain_shards,
         }[what]
+
+    def _several_events(self) -> None:
+        """Some hand's work comes to its end, and owners trash and restore what is done."""
+        if self.hands:
+            self.work_to_the_end(0, "ready")
+        for asset_id in self.known[:2] * 2:
+            self._append(asset_id)
 
     def _append(self, asset_id: str) -> None:
         document = self.db.assets.find_one({"_id": asset_id})

@@ -263,6 +263,42 @@ def test_children_that_cannot_start_are_said_so() -> None:
         DecoderPool(size=1, start_seconds=0.001)
 
 
+def test_while_no_child_can_be_started_work_and_probe_say_so(
+    monkeypatch: pytest.MonkeyPatch, pool: DecoderPool
+) -> None:
+    pool.probe()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/nowhere/python")
+        (pid,) = pool.pids()
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(DecoderUnavailable, match="no decoder process can be started"):
+            pool.render(pictures.jpeg(), SPECS, LIMITS)
+        with pytest.raises(DecoderUnavailable, match="/nowhere/python"):
+            pool.probe()
+
+    def recovered() -> bool:
+        with contextlib.suppress(DecoderUnavailable):
+            pool.probe()
+            return True
+        return False
+
+    eventually(recovered)
+    assert pool.render(pictures.jpeg(), SPECS, LIMITS).renditions
+
+
+def test_a_probe_can_be_called_off(slow: bytes, pool: DecoderPool) -> None:
+    end, called_off = threading.Event(), threading.Event()
+    called_off.set()
+    with ThreadPoolExecutor(1) as threads:
+        busy = threads.submit(pool.render, slow, SPECS, LIMITS, cancelled=end)
+        eventually(lambda: bool(pool._busy))
+        with pytest.raises(Cancelled):
+            pool.probe(cancelled=called_off)
+        end.set()
+        with pytest.raises(Cancelled):
+            busy.result(10)
+
+
 @LINUX
 def test_a_child_has_no_secrets_no_core_dumps_and_only_its_pipes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -4,10 +4,11 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -20,16 +21,20 @@ from darkroom.inbox.consumer import (
     Finished,
     Later,
     OrderedConsumer,
-    Outage,
     Verdict,
     consumer_config,
 )
+from darkroom.inbox.outage import Outage
 from darkroom.local.kafka import start_kafka
 from darkroom.local.processes import Supervisor
 from support.eventually import eventually
+from support.raw_records import produce_with_header
 
 Handle = Callable[[Delivery], Verdict]
 QUICK = Bounds(commit_every=0.1, drain=3.0, grace=6.0, defect_pause=0.2, outage_pause=0.2)
+SESSION_SECONDS = 6.0
+IMPATIENT = {"max.poll.interval.ms": 6_000}
+"""The group takes a member for dead whose poll thread stands still for so long."""
 
 
 @dataclass
@@ -119,10 +124,18 @@ class Running:
 
 @contextmanager
 def consuming(
-    topic: Topic, handler: Handle, *, slots: int = 4, bounds: Bounds = QUICK, protocol: str = "classic"
+    topic: Topic,
+    handler: Handle,
+    *,
+    slots: int = 4,
+    bounds: Bounds = QUICK,
+    protocol: str = "classic",
+    extra: Mapping[str, Any] | None = None,
 ) -> Iterator[Running]:
     consumer = OrderedConsumer(
-        config=consumer_config(topic.bootstrap, group=topic.group, protocol=protocol),
+        config=consumer_config(
+            topic.bootstrap, group=topic.group, protocol=protocol, extra=extra, session_seconds=SESSION_SECONDS
+        ),
         topics=[topic.name],
         handler=handler,
         slots=slots,
@@ -362,6 +375,151 @@ def test_a_handler_that_raises_gets_the_record_again(topic: Topic) -> None:
         eventually(lambda: topic.committed() == 3, deadline=20, what="all records")
     assert log.of("a") == [0, 0, 0, 1]
     assert log.of("b") == [0]
+
+
+class Panic(BaseException):
+    """What a compiled extension raises when it has broken down: no Exception."""
+
+
+def test_a_handler_that_panics_costs_neither_its_worker_nor_the_record(topic: Topic) -> None:
+    def handle(delivery: Delivery) -> Verdict:
+        if key_of(delivery) == "a" and delivery.defects < 3:
+            raise Panic
+        return Finished()
+
+    log = Log(handle)
+    topic.send(("a", 0), ("b", 0))
+    with consuming(topic, log, slots=1):
+        eventually(lambda: topic.committed() == 2, deadline=20, what="all records")
+    assert [delivery.defects for delivery in log.deliveries if key_of(delivery) == "a"] == [0, 1, 2, 3]
+
+
+def test_defects_are_counted_in_a_row(topic: Topic) -> None:
+    def handle(delivery: Delivery) -> Verdict:
+        turn = len(log.seen)
+        if turn in (1, 3):
+            raise ZeroDivisionError
+        return Later(0.0) if turn == 2 else Finished()
+
+    log = Log(handle)
+    topic.send(("a", 0))
+    with consuming(topic, log):
+        eventually(lambda: topic.committed() == 1, deadline=20, what="the record")
+    assert [delivery.defects for delivery in log.deliveries] == [0, 1, 0, 1]
+
+
+def test_a_wait_beyond_what_a_clock_can_count_harms_nobody(topic: Topic) -> None:
+    log = Log(lambda delivery: Later(1e12) if key_of(delivery) == "a" else Finished())
+    topic.send(("a", 0))
+    with consuming(topic, log, slots=1) as running:
+        eventually(lambda: log.of("a"), deadline=20, what="the first record")
+        topic.send(("b", 0))
+        eventually(lambda: log.of("b"), what="the second record")
+        assert running.stop() < 4
+
+
+def test_a_header_whose_name_is_no_text_harms_nobody(topic: Topic) -> None:
+    # Behind many good ones: only a warm interpreter takes the short cut on which the client's fault ends the process.
+    topic.send(*(("b", number) for number in range(100)))
+    produce_with_header(topic.bootstrap, topic.name, key=b"a", value=b"0", header=b"\xff\xfe")
+    topic.send(("b", 100))
+    log = Log()
+    with consuming(topic, log):
+        eventually(lambda: topic.committed() == 102, deadline=20, what="every record")
+    spoilt = next(delivery for delivery in log.deliveries if key_of(delivery) == "a")
+    assert (spoilt.value, list(spoilt.headers)) == (b"0", [])
+    assert "headers" in (spoilt.unreadable or "")
+
+
+def test_the_same_key_on_two_partitions_is_worked_on_once_at_a_time(
+    kafka_bootstrap: str, topic_names: Callable[[str], str]
+) -> None:
+    """As when the bridge's topic is given more partitions while an event is repeated."""
+    topic = Topic(kafka_bootstrap, topic_names("uploads")).create(2)
+    waits = {0: 3, 1: 3}
+
+    def handle(delivery: Delivery) -> Verdict:
+        delivery.cancelled.wait(0.02)
+        waits[delivery.partition] -= 1
+        return Later(0.01) if waits[delivery.partition] > 0 else Finished()
+
+    log = Log(handle)
+    for partition in (0, 1):
+        topic.send(("same", 0), partition=partition)
+    with consuming(topic, log):
+        eventually(lambda: [topic.committed(p) for p in (0, 1)] == [1, 1], deadline=20, what="both offsets")
+    assert log.overlaps == []
+
+
+def test_compacted_offsets_hold_nothing_up(topic: Topic) -> None:
+    """Offsets that no consumer ever sees (compaction, the markers of transactions) lie between the records."""
+    producer = Producer({"bootstrap.servers": topic.bootstrap, "transactional.id": topic.name})
+    producer.init_transactions(20)
+    for number in range(3):
+        producer.begin_transaction()
+        producer.produce(topic.name, key=b"a", value=str(number).encode(), partition=0)
+        producer.commit_transaction(20)
+    producer.begin_transaction()
+    producer.produce(topic.name, key=b"a", value=b"99", partition=0)
+    assert producer.flush(20) == 0
+    producer.abort_transaction(20)
+    topic.send(("a", 3))
+    log = Log()
+    with consuming(topic, log):
+        eventually(lambda: topic.committed() == 9, deadline=20, what="the last offset")
+    assert log.of("a") == [0, 1, 2, 3]
+
+
+def test_a_member_that_was_taken_for_dead_passes_nothing_and_comes_back(topic: Topic) -> None:
+    """Its poll thread stands still for longer than the group allows, so another member takes the partition over.
+
+    Only with the classic protocol: with the other the broker's own session, 45 s, would have to run out.
+    """
+    stand_still, still, go_on = threading.Event(), threading.Event(), threading.Event()
+    held = threading.Event()
+
+    def first(delivery: Delivery) -> Verdict:
+        if key_of(delivery) == "held":
+            # Only calling it off ends it, so that being lost must do that.
+            held.set()
+            assert delivery.cancelled.wait(60)
+            return Later(0.0)
+        return Finished()
+
+    logs = Log(first), Log()
+    topic.send(("a", 0), ("held", 0), ("b", 0))
+    with ExitStack() as stack:
+        one = stack.enter_context(consuming(topic, logs[0], extra=IMPATIENT))
+        stack.callback(go_on.set)
+        eventually(lambda: topic.committed() == 1, deadline=20, what="the first commit")
+        assert held.wait(10)
+        balance = one.consumer._balance
+
+        def pause() -> None:
+            if stand_still.is_set() and not go_on.is_set():
+                still.set()
+                go_on.wait(60)
+            balance()
+
+        one.consumer._balance = pause  # type: ignore[method-assign]  # stands still where the loop does nothing else
+        stand_still.set()
+        assert still.wait(10)
+        with consuming(topic, logs[1]) as two:
+            eventually(lambda: two.consumer.assigned == 1, deadline=40, what="the takeover")
+            eventually(lambda: topic.committed() == 3, deadline=20, what="the rest")
+            # What it still believes to be its own would be committed now, and must be refused or dropped.
+            with one.consumer._changed:
+                one.consumer._schedule.uncommitted([(topic.name, 0)])
+            one.consumer._committed_at = 0.0
+            go_on.set()
+            eventually(lambda: one.consumer.assigned == 0 and not logs[0].busy["held"], what="the loss", deadline=20)
+            assert topic.committed() == 3
+        # The other one has left: whoever was taken for dead is a member again.
+        topic.send(("c", 0))
+        eventually(lambda: logs[0].of("c") == [0], deadline=40, what="work for the first again")
+        eventually(lambda: topic.committed() == 4, what="its commit")
+    assert logs[1].seen == [("held", 0), ("b", 0)]
+    assert logs[0].of("held") == [0]
 
 
 def test_a_stop_lets_running_work_end_and_commits_it(topic: Topic) -> None:

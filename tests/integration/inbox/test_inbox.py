@@ -265,3 +265,18 @@ def test_a_claim_whose_answer_was_lost_is_not_counted_twice(mongo_url: str, db: 
             lease = claimed(inbox, "a")
     assert (lease.fence, lease.attempts) == (1, 1)
     assert row(db)["claimed_at"] <= datetime.now(UTC) + timedelta(seconds=1)
+
+
+def test_holders_that_vanished_are_counted_and_those_that_gave_back_are_not(
+    inbox: Inbox, lease: Lease, expire: Callable[[str], None]
+) -> None:
+    assert lease.abandoned == 0
+    inbox.release(lease)
+    second = inbox.claim("e1", owner="b")
+    assert isinstance(second, Claimed)
+    assert second.lease.abandoned == 0
+    expire("e1")
+    third = inbox.claim("e1", owner="c")
+    assert isinstance(third, Claimed)
+    assert third.lease.abandoned == 1
+    assert inbox.claim("e1", owner="c") == third, "claimed again by its own holder"

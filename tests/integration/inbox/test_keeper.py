@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -110,3 +111,28 @@ def test_closing_ends_the_thread(inbox: Inbox) -> None:
     keeper = LeaseKeeper(inbox)
     keeper.close()
     assert not keeper._thread.is_alive()
+
+
+def test_closing_does_not_wait_for_a_renewal_that_hangs(mongo_url: str, db: Db) -> None:
+    app = f"keeper-{db.name}"
+    with connect(mongo_url, appname=app) as client:
+        inbox = Inbox(client[db.name], consumer="tests", lease_seconds=30)
+        claim = inbox.claim("e1", owner="a")
+        assert isinstance(claim, Claimed)
+        keeper = LeaseKeeper(inbox)
+        with (
+            failing(db.client, "update", app=app, blockConnection=True, blockTimeMS=6000),
+            keeper.hold(claim.lease, lost=threading.Event()),
+        ):
+            (held,) = keeper._held
+            with keeper._changed:
+                held.renew_at = 0.0
+                keeper._changed.notify()
+            running = {"appName": app, "active": True}
+            eventually(lambda: db.client.admin.command({"currentOp": True, **running})["inprog"], what="the hang")
+            began = time.monotonic()
+            keeper.close()
+            assert time.monotonic() - began < 4.0
+        # It ends by itself once the server answers.
+        keeper._thread.join(20)
+        assert not keeper._thread.is_alive()

@@ -7,7 +7,8 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from darkroom.contracts.envelope import STREAM_SOURCE, Event, to_record
-from darkroom.inbox.consumer import Delivery, Finished, Later, Outage
+from darkroom.inbox.consumer import Delivery, Finished, Later
+from darkroom.inbox.outage import Outage
 from notifier.channels import Email, SignedWebhook
 from notifier.journal import Journal, State
 from notifier.notice import Notice

@@ -56,6 +56,9 @@ class Hooked:
         self.after()
         return rendered
 
+    def probe(self, *, cancelled: threading.Event | None = None) -> None:
+        self.decoder.probe(cancelled=cancelled)
+
 
 @dataclass
 class World:

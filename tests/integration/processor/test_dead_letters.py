@@ -6,12 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from bson.datetime_ms import DatetimeMS
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from pymongo.errors import OperationFailure
 
 from darkroom.contracts.envelope import STREAM_SOURCE, to_record
-from darkroom.inbox.consumer import Delivery, Finished, Outage
+from darkroom.inbox.consumer import Delivery, Finished, Later
+from darkroom.inbox.outage import Outage
+from darkroom.outbox import to_row
 from darkroom.runtime.kafka import producer_config
 from processor.dead_letters import DeadLetters
 from support import events
@@ -59,6 +63,10 @@ MALFORMED: dict[str, tuple[Callable[[Delivery], Delivery], str]] = {
     "no value": (lambda d: replace(d, value=None), "no value"),
     "no key": (lambda d: replace(d, key=None), "key"),
     "no headers": (lambda d: replace(d, headers=[]), "ce_specversion"),
+    "headers that are no text": (
+        lambda d: replace(d, headers=[], unreadable="the record's headers cannot be read: utf-8"),
+        "headers cannot be read",
+    ),
     "no id": (lambda d: without(d, "ce_id"), "id"),
     "unknown type": (lambda d: with_header(d, "ce_type", b"AssetEaten"), "ce_type"),
     "unknown schema": (lambda d: with_header(d, "ce_dataschema", b"urn:x"), "ce_dataschema"),
@@ -112,6 +120,64 @@ def test_a_record_too_large_for_a_dead_letter_leaves_a_note(world: World, read: 
     assert (letter.value(), notes["dlq_offset"]) == (None, str(delivery.offset).encode())
     assert b"1000000 bytes" in notes["dlq_left_out"]
     assert "not JSON" in notes["dlq_reason"].decode()
+
+
+UNREADABLE: dict[str, Any] = {
+    "an unknown status": {"status": "MELTED"},
+    "a wrong type": {"size": "many"},
+    "a date that is none": {"created_at": DatetimeMS(10**17)},
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_an_event_whose_asset_cannot_be_read_becomes_a_dead_letter(world: World, read: Read, kind: str) -> None:
+    asset = world.upload()
+    whole = world.db.assets.find_one({"_id": asset.id}) or {}
+    world.db.assets.update_one({"_id": asset.id}, {"$set": UNREADABLE[kind]})
+    delivery = world.delivery(asset)
+    assert world.processor(delivery) == Finished()
+    letter = read()
+    assert (letter.key(), letter.value()) == (delivery.key, delivery.value)
+    assert "its document cannot be read" in dict(letter.headers())["dlq_reason"].decode()
+    # Once the document is whole again, the dead letter sent once more is an upload like any other.
+    world.db.assets.replace_one({"_id": asset.id}, whole)
+    again = replace(world.delivery(asset), value=letter.value(), headers=letter.headers())
+    assert world.processor(again) == Finished()
+    assert world.types(asset) == ["Registered", "Processing", "Ready"]
+
+
+def test_an_event_whose_failure_cannot_be_recorded_becomes_a_dead_letter(world: World, read: Read) -> None:
+    """The stream already holds an event that the asset does not know of, so that no next one can be written."""
+    asset = world.upload()
+    row = to_row(events.step(asset, events.processing()).event)
+    world.db.outbox_events.insert_one(row)
+    for attempt in (1, 2):
+        delivery = world.delivery(asset)
+        assert isinstance(world.processor(delivery), Later)
+        assert world.row(delivery)["attempts"] == attempt
+        assert "DuplicateKeyError" in world.row(delivery)["last_error"]
+        world.run_out()
+    assert world.processor(delivery) == Finished()
+    letter = read()
+    assert (letter.key(), letter.value()) == (delivery.key, delivery.value)
+    reason = dict(letter.headers())["dlq_reason"].decode()
+    assert "DuplicateKeyError" in reason
+    assert "its failure could not be recorded" in reason
+
+
+def test_a_defect_that_no_attempt_can_count_ends_as_a_dead_letter(world: World, read: Read) -> None:
+    """The event's row in the inbox is spoilt, so that it cannot even be claimed."""
+    asset = world.upload()
+    delivery = world.delivery(asset)
+    row = {"consumer": "processor", "event_id": world.event_id(delivery), "state": "PROCESSING", "fence": "one"}
+    world.db.consumer_inbox.insert_one(row)
+    for defects in (0, 1):
+        with pytest.raises(OperationFailure):
+            world.processor(replace(delivery, defects=defects))
+    assert world.processor(replace(delivery, defects=2)) == Finished()
+    letter = read()
+    assert (letter.key(), letter.value()) == (delivery.key, delivery.value)
+    assert "OperationFailure" in dict(letter.headers())["dlq_reason"].decode()
 
 
 def test_a_broker_that_does_not_answer_is_an_outage(world: World) -> None:

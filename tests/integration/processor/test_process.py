@@ -1,8 +1,12 @@
 """One event through a whole processor on real servers, and every way in which that goes wrong."""
 
 import hashlib
+import os
+import signal
+import sys
 import threading
 from base64 import b64encode
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
@@ -12,12 +16,15 @@ from pymongo.errors import OperationFailure
 
 from darkroom.assets import to_document
 from darkroom.inbox import Claim, Claimed, Lease
-from darkroom.inbox.consumer import Finished, Later, Outage
+from darkroom.inbox.consumer import Finished, Later
+from darkroom.inbox.outage import Outage
 from darkroom.outbox import to_row
 from processor.imaging.failure import DecoderUnavailable
-from processor.objects import Bucket
+from processor.imaging.pool import DecoderPool
+from processor.objects import Bucket, ObjectMissing
 from processor.store import Conflict, Store
 from support import events, pictures
+from support.eventually import eventually
 from support.faults import failing
 
 from .conftest import PICTURE, Crash, World, s3_at
@@ -142,6 +149,45 @@ def test_an_outage_of_s3_costs_no_attempt(world: World) -> None:
     dead.close()
 
 
+def test_a_decoder_that_cannot_start_costs_no_attempt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asset = world.upload()
+    with DecoderPool(size=1) as pool:
+        worker = replace(world.processor, decoder=pool)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", "/nowhere/python")
+            os.kill(pool.pids()[0], signal.SIGKILL)
+            for _ in range(4):
+                # More often than there are attempts, and each time as another process.
+                delivery = world.delivery(asset)
+                with pytest.raises(Outage) as caught:
+                    worker(delivery)
+                assert caught.value.server == "the decoder"
+                with pytest.raises(DecoderUnavailable):
+                    caught.value.probe()
+        assert world.row(delivery)["attempts"] == 0
+        eventually(lambda: passes(caught.value.probe), what="a new child")
+        assert worker(world.delivery(asset)) == Finished()
+    assert world.types(asset) == READY
+
+
+def passes(probe: Callable[[], object]) -> bool:
+    with suppress(DecoderUnavailable):
+        probe()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("code", [13, 14031])
+def test_a_mongodb_that_serves_nobody_is_an_outage(world: World, code: int) -> None:
+    asset = world.upload()
+    delivery = world.delivery(asset)
+    with failing(world.db.client, "insert", app=world.app, errorCode=code), pytest.raises(Outage):
+        world.processor(delivery)
+    assert world.processor(delivery) == Finished()
+    assert world.types(asset) == READY
+    assert world.row(delivery)["attempts"] == 1
+
+
 def test_an_outage_of_mongodb_is_told_as_one(world: World) -> None:
     asset = world.upload()
     delivery = world.delivery(asset)
@@ -246,6 +292,33 @@ def test_crashes_count_and_end_in_a_failed_asset(world: World) -> None:
     assert world.row(last)["state"] == "DEAD"
 
 
+def test_of_the_events_whose_holder_vanished_one_is_worked_on_at_a_time(world: World) -> None:
+    """Or the neighbours of a picture that kills its process would run beside it, and be given up, each time."""
+    first, second, fresh = world.upload(), world.upload(), world.upload()
+    crashing, _ = world.with_decoder(before=crash)
+    for asset in (first, second):
+        with pytest.raises(Crash):
+            crashing(world.delivery(asset))
+    world.run_out()
+    verdicts: list[object] = []
+
+    def meanwhile(_: object) -> None:
+        if not verdicts:
+            waiting = world.delivery(second)
+            verdicts.append(world.processor(waiting))
+            verdicts.append(world.row(waiting)["attempts"])
+            verdicts.append(world.processor(world.delivery(fresh)))
+
+    worker, _ = world.with_decoder(before=meanwhile)
+    assert worker(world.delivery(first)) == Finished()
+    waited, attempts, free = verdicts
+    assert isinstance(waited, Later)
+    assert attempts == 1, "the one that waits has its attempt back"
+    assert free == Finished(), "a fresh one goes on beside it"
+    assert worker(world.delivery(second)) == Finished()
+    assert [world.types(asset) for asset in (first, second, fresh)] == [READY] * 3
+
+
 def test_giving_up_is_one_transaction(world: World) -> None:
     asset = world.upload()
     worker, _ = world.with_decoder(before=crash)
@@ -254,7 +327,7 @@ def test_giving_up_is_one_transaction(world: World) -> None:
     world.run_out()
     once = replace(world.processor, max_attempts=1)
     last = world.delivery(asset)
-    with failing(world.db.client, "insert", app=world.app, errorCode=13), pytest.raises(Exception, match="failpoint"):
+    with failing(world.db.client, "insert", app=world.app, errorCode=13), pytest.raises(Outage):
         once(last)
     assert world.row(last)["state"] == "PROCESSING"
     assert world.types(asset) == ["Registered", "Processing"]
@@ -289,7 +362,7 @@ def test_a_worker_that_was_overtaken_unawares_writes_nothing(world: World, end: 
     def overtaken() -> None:
         world.take_over(delivery)
         if end in ("retry", "given up"):
-            raise DecoderUnavailable
+            raise ObjectMissing("gone")
 
     attempts = 1 if end == "given up" else 3
     worker, _ = world.with_decoder(before=lambda _: overtaken())
@@ -375,6 +448,34 @@ def test_a_defect_costs_attempts_and_ends(world: World) -> None:
     assert decoder.calls == 3
     assert world.types(asset) == FAILED
     assert world.row(delivery)["state"] == "DEAD"
+
+
+def test_a_defect_before_the_work_costs_attempts_and_ends(world: World) -> None:
+    asset = world.upload()
+    calls = 0
+
+    class Defective(Store):
+        def start(self, change: Any, lease: Lease) -> None:
+            nonlocal calls
+            calls += 1
+            if calls <= 3:
+                raise ZeroDivisionError("a defect \ud800")
+            super().start(change, lease)
+
+    store = world.processor.store
+    worker = replace(world.processor, store=Defective(store.client, store.db, store.inbox))
+    for attempt in (1, 2):
+        delivery = world.delivery(asset)
+        assert isinstance(worker(delivery), Later)
+        assert world.row(delivery)["attempts"] == attempt
+        assert world.row(delivery)["last_error"] == "ZeroDivisionError: a defect \\ud800"
+        world.run_out()
+    assert worker(delivery) == Finished()
+    assert world.types(asset) == FAILED
+    failure = world.asset(asset).failure
+    assert failure is not None
+    assert failure.code == "retries_exhausted"
+    assert (world.row(delivery)["state"], world.row(delivery)["attempts"]) == ("DEAD", 3)
 
 
 def test_two_workers_at_once_have_one_effect(world: World) -> None:
