@@ -28,7 +28,14 @@ VISIBILITY_TIMES_TIMEOUT = 6
 _HERE = Path(__file__).resolve().parent
 _CODE_URI = re.compile(r"^(\s*CodeUri:).*$", re.MULTILINE)
 # What the handler imports; the poller's modules need packages that a function does not carry.
-_LIBRARY = ("__init__.py", "contracts/*.py", "runtime/__init__.py", "runtime/kafka.py", "runtime/settings.py")
+_LIBRARY = (
+    "__init__.py",
+    "contracts/*.py",
+    "runtime/__init__.py",
+    "runtime/kafka.py",
+    "runtime/settings.py",
+    "runtime/start.py",
+)
 _ONLY_POLLER = ("poller.py", "__main__.py")
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
 _NOTHING_TO_UPDATE = "No updates are to be performed"
