@@ -4,19 +4,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
-from pymongo.errors import PyMongoError
 from starlette.middleware.cors import CORSMiddleware
 
 from asset_api import problems
 from asset_api.auth import Bearer, Tokens
 from asset_api.edge import REQUEST_ID, Edge
-from asset_api.errors import StartRefused
 from asset_api.page import page_router
 from asset_api.presign import Presigner
 from asset_api.routes import assets_router, health_router
 from asset_api.settings import Settings
 from asset_api.store import AssetStore
-from darkroom.runtime.mongo import AsyncClient, NotAReplicaSet, check_replica_set, connect_async
+from darkroom.runtime.mongo import AsyncClient, check_replica_set, connect_async, required
 from darkroom.runtime.s3 import aws_session
 
 
@@ -81,10 +79,6 @@ async def prepare(*, client: AsyncClient, store: AssetStore, presigner: Presigne
 
     """
     await presigner.check()
-    try:
+    with required():
         check_replica_set(await client.admin.command("hello"))
         await store.ensure_indexes()
-    except NotAReplicaSet as error:
-        raise StartRefused(str(error)) from error
-    except PyMongoError as error:
-        raise StartRefused(f"MongoDB (DARKROOM_MONGO_URL): {str(error)[:500]}") from error

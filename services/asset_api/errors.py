@@ -1,9 +1,5 @@
 """Errors that cross modules."""
 
 
-class StartRefused(RuntimeError):
-    """The service cannot work as it is set up. The message says what to change."""
-
-
 class CannotSign(Exception):
     """URLs cannot be signed now: the credentials have expired, or a promised header would not be covered."""

@@ -1,4 +1,4 @@
-"""The page at ``/``: three plain files and a policy that lets them talk to the API and to S3 alone."""
+"""The page at ``/``: four plain files and a policy that lets them talk to the API and to S3 alone."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from asset_api.presign import Presigner
 from asset_api.problems import Problem, Problems
 
 FOLDER = Path(__file__).parent / "pages"
-FILES = {"app.js": "text/javascript", "app.css": "text/css"}
+FILES = {"app.js": "text/javascript", "app.css": "text/css", "icon.svg": "image/svg+xml"}
 
 
 def page_policy(s3_origin: str) -> str:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
-from asset_api.errors import CannotSign, StartRefused
+from asset_api.errors import CannotSign
 from darkroom.assets import Asset
 from darkroom.runtime.s3 import s3_client
+from darkroom.runtime.start import StartRefused
 
 WRITE_ONCE = "*"
 """``If-None-Match: *``: S3 refuses the PUT when the object exists."""

@@ -10,10 +10,10 @@ import structlog
 import uvicorn
 
 from asset_api.app import create_app
-from asset_api.errors import StartRefused
 from asset_api.settings import Settings
 from darkroom.runtime import logging
 from darkroom.runtime.settings import load
+from darkroom.runtime.start import StartRefused
 
 log = structlog.get_logger()
 
@@ -40,15 +40,12 @@ def main() -> None:
     """Serve until SIGTERM or SIGINT; requests in flight then have ``grace_seconds`` to end.
 
     Raises:
-        SystemExit: with a message, when the service is set up wrongly.
+        StartRefused: the service is set up wrongly.
 
     """
     settings = load(Settings)
     logging.configure(service="asset-api", level=settings.log_level)
-    try:
-        asyncio.run(serve(settings))
-    except StartRefused as error:
-        raise SystemExit(f"asset_api cannot start: {error}") from None
+    asyncio.run(serve(settings))
 
 
 async def serve(settings: Settings) -> None:

@@ -6,9 +6,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from darkroom.runtime.settings import LogSettings, MongoSettings, S3Settings
-from darkroom.runtime.tokens import AUDIENCE, ISSUER
-
-MIN_SECRET_BYTES = 32
+from darkroom.runtime.tokens import AUDIENCE, ISSUER, MIN_SECRET_BYTES
 
 
 class Settings(MongoSettings, S3Settings, LogSettings):

@@ -5,7 +5,6 @@ import time
 from contextlib import ExitStack
 
 import structlog
-from confluent_kafka import KafkaException
 from pymongo import IndexModel
 from pymongo.errors import PyMongoError
 
@@ -13,7 +12,8 @@ from darkroom.contracts.topics import Topics
 from darkroom.outbox.rows import COLLECTION, INDEXES
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
-from darkroom.runtime.mongo import Client, Db, NotAReplicaSet, check_replica_set, connect, ensure_indexes
+from darkroom.runtime.kafka import configured
+from darkroom.runtime.mongo import Client, Db, check_replica_set, connect, ensure_indexes, required
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
 from outbox_relay.publisher import BROKER_DEFAULT_BYTES, Publisher, TopicFacts, describe_topic
@@ -32,7 +32,7 @@ def main() -> None:
     topic = Topics(settings.topic_prefix).events
     _check_kafka_config(settings, topic)
     with ExitStack() as stack:
-        mongo = stack.enter_context(_connect(settings))
+        mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-outbox-relay"))
         db = mongo[settings.mongo_database]
         leases = ShardLeases(db, instance=settings.relay_instance, lease_seconds=settings.relay_lease_seconds)
         _prepare(mongo, db, leases)
@@ -93,42 +93,29 @@ def new_publisher(settings: Settings, topic: str, *, one_by_one: bool) -> Publis
 
 
 def _check_kafka_config(settings: Settings, topic: str) -> None:
-    """Raises SystemExit when librdkafka does not take the settings; nothing is sent or waited for."""
-    try:
+    """Raises StartRefused when librdkafka does not take the settings; nothing is sent or waited for."""
+    with configured():
         Publisher(
             bootstrap=settings.kafka_bootstrap,
             topic=topic,
             facts=TopicFacts(partitions=1, max_message_bytes=BROKER_DEFAULT_BYTES),
             extra=settings.kafka_config,
         )
-    except KafkaException as error:
-        raise SystemExit(f"DARKROOM_KAFKA_CONFIG: {error.args[0]}") from None
-
-
-def _connect(settings: Settings) -> Client:
-    try:
-        return connect(settings.mongo_url.get_secret_value(), appname="darkroom-outbox-relay")
-    except (PyMongoError, ValueError) as error:
-        raise SystemExit(f"DARKROOM_MONGO_URL: no connection string of MongoDB: {error}") from None
 
 
 def _prepare(mongo: Client, db: Db, leases: ShardLeases) -> None:
     """Check the server and make what must exist.
 
     Raises:
-        SystemExit: MongoDB does not answer, refuses us, or is no replica set; the message says which.
+        StartRefused: MongoDB does not answer, refuses us, or is no replica set; the message says which.
 
     """
-    try:
+    with required():
         check_replica_set(mongo.admin.command("hello"))
         indexes = [IndexModel(keys, **options) for keys, options in INDEXES]
         ensure_indexes(db, {COLLECTION: indexes, **ShardLeases.indexes()})
         leases.create()
         leases.refresh()
-    except NotAReplicaSet as error:
-        raise SystemExit(str(error)) from None
-    except PyMongoError as error:
-        raise SystemExit(f"DARKROOM_MONGO_URL: the relay cannot start with this MongoDB: {error}") from None
 
 
 def _leave(leases: ShardLeases) -> None:

@@ -12,8 +12,8 @@ from darkroom.inbox.consumer import Bounds, OrderedConsumer, consumer_config
 from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
-from darkroom.runtime.kafka import producer_config
-from darkroom.runtime.mongo import check_replica_set, close, connect, ensure_indexes
+from darkroom.runtime.kafka import configured, producer_config
+from darkroom.runtime.mongo import check_replica_set, close, connect, ensure_indexes, required
 from darkroom.runtime.s3 import s3_client
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
@@ -49,9 +49,10 @@ def main() -> None:
         )
         mongo = connect(settings.mongo_url.get_secret_value(), appname="darkroom-processor")
         stack.callback(close, mongo)
-        check_replica_set(mongo.admin.command("hello"))
         db = mongo[settings.mongo_database]
-        ensure_indexes(db, Store.indexes())
+        with required():
+            check_replica_set(mongo.admin.command("hello"))
+            ensure_indexes(db, Store.indexes())
         inbox = Inbox(
             db,
             consumer=settings.processor_group,
@@ -66,9 +67,9 @@ def main() -> None:
             name=settings.bucket,
             download_seconds=settings.download_seconds,
         )
-        dead_letters = DeadLetters(
-            Producer(producer_config(settings.kafka_bootstrap, settings.kafka_config)), topic=topics.uploaded_dlq
-        )
+        with configured():
+            producer = Producer(producer_config(settings.kafka_bootstrap, settings.kafka_config))
+        dead_letters = DeadLetters(producer, topic=topics.uploaded_dlq)
         consumer = OrderedConsumer(
             config=consumer_config(
                 settings.kafka_bootstrap,

@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from confluent_kafka import Producer
 
 from darkroom.contracts.topics import Topics
+from darkroom.runtime.kafka import configured, producer_config
 from darkroom.runtime.logging import configure
+from darkroom.runtime.s3 import aws_session
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
+from darkroom.runtime.start import StartRefused
 from s3_bridge.bridge import Message, Result, bridge, sent_at
 from s3_bridge.publisher import KafkaPublisher
 from s3_bridge.settings import PollerSettings
@@ -100,19 +103,16 @@ def main() -> None:
     settings = load(PollerSettings)
     configure(service="s3-bridge", level=settings.log_level)
     stop = stop_on_signals()
+    with configured():
+        # Found out now: the publisher connects at the first message, which would come back without end.
+        Producer(producer_config(settings.kafka_bootstrap, settings.kafka_config))
     publisher = KafkaPublisher(
         bootstrap=settings.kafka_bootstrap,
         topic=Topics(settings.topic_prefix).uploaded,
         config=settings.kafka_config,
     )
-    sqs = boto3.client(
-        "sqs",
-        config=Config(
-            connect_timeout=5, read_timeout=settings.poll_seconds + 10, retries={"mode": "standard", "max_attempts": 2}
-        ),
-    )
     poller = QueuePoller(
-        sqs=sqs,
+        sqs=_sqs_client(read_timeout=settings.poll_seconds + 10),
         queue_url=settings.queue_url,
         handle=partial(bridge, bucket=settings.bucket, publisher=publisher, timeout=settings.publish_seconds),
         poll_seconds=settings.poll_seconds,
@@ -120,3 +120,11 @@ def main() -> None:
     log.info("poller_started", extra={"queue_url": settings.queue_url})
     poller.run(stop)
     log.info("poller_stopped")
+
+
+def _sqs_client(*, read_timeout: float) -> Any:
+    config = Config(connect_timeout=5, read_timeout=read_timeout, retries={"mode": "standard", "max_attempts": 2})
+    try:
+        return aws_session().client("sqs", config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise StartRefused(f"No SQS client can be made (AWS_REGION, AWS_ENDPOINT_URL): {error}") from None

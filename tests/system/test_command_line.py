@@ -110,6 +110,24 @@ def test_whatever_ends_it_nothing_is_left(
     eventually(lambda: processes_of(data) == [], what="everything ended", deadline=30)
 
 
+@pytest.mark.timeout(240)
+def test_it_says_when_a_part_of_it_has_ended_and_goes_on(
+    up: Callable[[], tuple[subprocess.Popen[str], Path]],
+) -> None:
+    process, data = up()
+    (relay,) = [
+        pid for pid in processes_of(data) if b"outbox_relay" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    ]
+    os.kill(relay, signal.SIGKILL)
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    assert "outbox_relay has ended with exit code -9" in said
+    assert str(data / "logs" / "services" / "outbox_relay.log") in said
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+
+
 @pytest.mark.timeout(300)
 def test_two_run_side_by_side(up: Callable[[], tuple[subprocess.Popen[str], Path]]) -> None:
     (first, one), (second, two) = up(), up()
@@ -155,6 +173,36 @@ def test_a_service_names_the_settings_that_are_missing(service: str) -> None:
     assert done.returncode != 0
     assert "DARKROOM_" in done.stderr
     assert "not set" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+NOBODY = "127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "said"),
+    [
+        (["up", "--data", "/proc/nowhere"], {}, "--data"),
+        (["up", "--data", "/dev/null"], {}, "--data"),
+        (["setup"], {"DARKROOM_KAFKA_BOOTSTRAP": NOBODY, "DARKROOM_KAFKA_CONFIG": '{"nope": 1}'}, "nope"),
+        (["token", "bob"], {"DARKROOM_JWT_SECRET": "short"}, "DARKROOM_JWT_SECRET"),
+        (["token", " "], {"DARKROOM_JWT_SECRET": "0" * 32}, "owner is empty"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_command_that_cannot_work_says_why_without_a_traceback(
+    arguments: list[str], settings: dict[str, str], said: str
+) -> None:
+    done = subprocess.run(
+        [*DARKROOM, *arguments],
+        env=environment(**settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 

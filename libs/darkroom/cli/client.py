@@ -13,11 +13,15 @@ TERMINAL = frozenset({"READY", "FAILED", "EXPIRED", "TRASHED", "PURGED"})
 
 
 class Refused(Exception):
-    """The API or S3 refused the upload: ``problem_type`` is the problem's type, the message its detail."""
+    """The API or S3 refused the upload: ``problem_type`` is the problem's type, the message its detail.
 
-    def __init__(self, problem_type: str, detail: str) -> None:
+    ``asset_id`` is there when the API had registered it before S3 refused.
+    """
+
+    def __init__(self, problem_type: str, detail: str, *, asset_id: str | None = None) -> None:
         super().__init__(detail)
         self.problem_type = problem_type
+        self.asset_id = asset_id
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ class Uploader:
         registered = time.time()
         asset = answer.json()
         upload = asset["upload"]
-        _check(self._s3.request(upload["method"], upload["url"], headers=upload["headers"], content=data))
+        stored = self._s3.request(upload["method"], upload["url"], headers=upload["headers"], content=data)
+        _check(stored, asset_id=asset["asset_id"])
         return Sent(asset["asset_id"], began, registered, time.time())
 
     def get(self, asset_id: str) -> dict[str, Any]:
@@ -76,11 +81,12 @@ class Uploader:
         return asset
 
 
-def _check(answer: httpx.Response) -> None:
+def _check(answer: httpx.Response, *, asset_id: str | None = None) -> None:
     if 400 <= answer.status_code < 500:
         try:
             problem = answer.json()
         except ValueError:
             problem = {"type": f"s3:{answer.status_code}", "detail": answer.text[:500]}
-        raise Refused(problem.get("type", "about:blank"), problem.get("detail") or problem.get("title", ""))
+        detail = problem.get("detail") or problem.get("title", "")
+        raise Refused(problem.get("type", "about:blank"), detail, asset_id=asset_id)
     answer.raise_for_status()

@@ -84,7 +84,7 @@ def demo(
             failed = any(one.asset_id is not None and one.status not in ("READY", "FAILED") for one in outcomes)
             if not once:
                 console.print("\nIt stays up: open the page above and drop pictures in. Ctrl-C ends everything.")
-                wait_for_interrupt()
+                wait_for_interrupt(console, stack)
     if failed:
         raise typer.Exit(1)
 
@@ -157,7 +157,9 @@ def _send_one(file: Path, uploader: Uploader, tail: Tail) -> Outcome:
     try:
         sent = uploader.send(filename=file.name, content_type=_content_type(file), data=file.read_bytes())
     except Refused as refused:
-        return Outcome(file.name, status="REFUSED", failure_code=refused.problem_type)
+        # Refused by S3 it is an asset all the same, which will wait for its bytes: that is no end.
+        status = "REFUSED" if refused.asset_id is None else "UPLOADING"
+        return Outcome(file.name, asset_id=refused.asset_id, status=status, failure_code=refused.problem_type)
     except httpx.HTTPError as error:
         return Outcome(file.name, asset_id="", failure_code=f"{type(error).__name__}: {error}")
     return _outcome(file.name, uploader, sent, tail.wait_for_end(sent.asset_id, deadline=DEADLINE))

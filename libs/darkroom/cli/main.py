@@ -1,12 +1,15 @@
 """The ``darkroom`` command: one file a group of commands; this one puts them together."""
 
 import sys
+from typing import NoReturn
 
 import typer
+from confluent_kafka import KafkaException
 from rich.console import Console
 
 from darkroom.cli import chaos, demo, setup, token, up
 from darkroom.local.errors import LocalServerError
+from darkroom.runtime.start import StartRefused
 
 app = typer.Typer(
     help="Darkroom: an upload becomes ready renditions, exactly once in effect.",
@@ -25,6 +28,14 @@ def main() -> None:
     """Run the command line; what stands in the way of a start is one message and exit code 1, not a traceback."""
     try:
         app()
-    except LocalServerError as error:
-        Console(stderr=True).print(f"[bold red]Cannot start:[/] {error}", highlight=False, soft_wrap=True)
-        sys.exit(1)
+    except (LocalServerError, StartRefused) as error:
+        _refuse(str(error))
+    except KafkaException as error:
+        _refuse(f"Kafka (DARKROOM_KAFKA_BOOTSTRAP, DARKROOM_KAFKA_CONFIG): {error.args[0].str()}")
+
+
+def _refuse(reason: str) -> NoReturn:
+    console = Console(stderr=True)
+    console.print("[bold red]Cannot start:[/]", end=" ")
+    console.print(reason, highlight=False, soft_wrap=True, markup=False)
+    sys.exit(1)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from darkroom.runtime.tokens import mint
+from darkroom.runtime.tokens import MIN_SECRET_BYTES, mint
 
 
 def token(
@@ -16,4 +16,8 @@ def token(
     secret = os.environ.get("DARKROOM_JWT_SECRET")
     if not secret:
         raise typer.BadParameter("DARKROOM_JWT_SECRET is not set; give it the value that the API runs with.")
+    if len(secret.encode()) < MIN_SECRET_BYTES:
+        raise typer.BadParameter(f"DARKROOM_JWT_SECRET is shorter than {MIN_SECRET_BYTES} bytes; no API runs with it.")
+    if not owner.strip():
+        raise typer.BadParameter("the owner is empty; name who the token is for.")
     print(mint(secret, owner=owner, seconds=round(hours * 3600)))

@@ -15,6 +15,7 @@ from darkroom.local.processes import ended_by_signals
 from darkroom.local.stack import Stack, start_stack
 
 FOLDER = Path(".darkroom")
+_LOOK_SECONDS = 0.5
 
 
 def up(
@@ -38,7 +39,7 @@ def up(
     ):
         describe(console, stack, owner=owner)
         console.print("Ctrl-C ends everything.")
-        wait_for_interrupt()
+        wait_for_interrupt(console, stack)
 
 
 def describe(console: Console, stack: Stack, *, owner: str) -> None:
@@ -56,9 +57,23 @@ def describe(console: Console, stack: Stack, *, owner: str) -> None:
         console.print(f"[bold]{name + ':':9}[/] {value}", highlight=False, soft_wrap=True)
 
 
-def wait_for_interrupt() -> None:
-    """Return, by KeyboardInterrupt or SystemExit, when the user or the system ends the program."""
-    threading.Event().wait()
+def wait_for_interrupt(console: Console, stack: Stack) -> None:
+    """Say which processes end by themselves, until KeyboardInterrupt or SystemExit: the user's or the system's wish.
+
+    The rest goes on, for whoever wants to see how it copes; but nobody is left to wonder why a picture waits.
+    """
+    running = stack.processes
+    while True:
+        for process in running:
+            if not process.running:
+                console.print(
+                    f"[bold red]{process.name} has ended[/] with exit code {process.exit_code}, and is not started "
+                    f"again. Its log: {process.log_path}",
+                    highlight=False,
+                    soft_wrap=True,
+                )
+        running = tuple(process for process in running if process.running)
+        threading.Event().wait(_LOOK_SECONDS)
 
 
 @contextlib.contextmanager

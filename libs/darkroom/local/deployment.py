@@ -13,13 +13,16 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
+
+from darkroom.local.errors import LocalServerError
 
 BRIDGE_SERVICE = "s3_bridge"
 VISIBILITY_TIMES_TIMEOUT = 6
@@ -28,7 +31,14 @@ VISIBILITY_TIMES_TIMEOUT = 6
 _HERE = Path(__file__).resolve().parent
 _CODE_URI = re.compile(r"^(\s*CodeUri:).*$", re.MULTILINE)
 # What the handler imports; the poller's modules need packages that a function does not carry.
-_LIBRARY = ("__init__.py", "contracts/*.py", "runtime/__init__.py", "runtime/kafka.py", "runtime/settings.py")
+_LIBRARY = (
+    "__init__.py",
+    "contracts/*.py",
+    "runtime/__init__.py",
+    "runtime/kafka.py",
+    "runtime/settings.py",
+    "runtime/start.py",
+)
 _ONLY_POLLER = ("poller.py", "__main__.py")
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
 _NOTHING_TO_UPDATE = "No updates are to be performed"
@@ -37,8 +47,20 @@ _LAMBDA_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 _POLL_SECONDS = 0.2
 
 
-class DeploymentError(Exception):
+class DeploymentError(LocalServerError):
     """The stack could not be deployed or deleted; the message names the resources that failed and why."""
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Around calls to AWS: whatever else it refuses is a DeploymentError, too."""
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise DeploymentError(
+            f"AWS, or what AWS_ENDPOINT_URL names, did not take the deployment: {error}. It needs credentials, a "
+            f"region and an endpoint with S3, STS, SQS, Lambda and CloudFormation."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -58,6 +80,7 @@ class Outputs:
     bridge_poller_role_arn: str
 
 
+@_told()
 def deploy(
     endpoint_url: str | None,
     *,
@@ -124,6 +147,7 @@ def deploy(
     )
 
 
+@_told()
 def delete(endpoint_url: str | None, *, stack_name: str, session: Any = None, deadline: float = 120.0) -> None:
     """Delete the stack. The bucket and all that is in it stay, as the template says. No stack: nothing happens.
 

@@ -4,10 +4,11 @@ import contextlib
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from darkroom.local.errors import DataFolderInUseError, NoDiskSpaceError
+from darkroom.local.errors import DataFolderInUseError, FolderUnusableError, NoDiskSpaceError
 
 
 def require_space(folder: Path, needed: int, *, purpose: str) -> None:
@@ -23,13 +24,29 @@ def require_space(folder: Path, needed: int, *, purpose: str) -> None:
         )
 
 
+def make_folder(folder: Path, *, purpose: str, instead: str) -> None:
+    """Make the folder unless it is there, and see that it can be written to; otherwise raise FolderUnusableError.
+
+    ``instead`` says how another one is named.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise FolderUnusableError(
+            f"{folder} cannot be used for {purpose}: {error.strerror}. Name another folder: {instead}."
+        ) from error
+
+
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[int]:
-    """Hold the data folder: yields the locked file descriptor. Raises DataFolderInUseError when it is held elsewhere.
+    """Hold the data folder: yields the locked file descriptor.
 
-    Whoever inherits the descriptor holds the lock too, until the last one closes it.
+    Whoever inherits the descriptor holds the lock too, until the last one closes it. Raises DataFolderInUseError when
+    it is held elsewhere, FolderUnusableError when it is no folder that can be written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, purpose="data", instead="--data FOLDER")
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:

@@ -15,6 +15,10 @@ class DataFolderInUseError(LocalServerError):
     """Another process runs servers on the same data folder."""
 
 
+class FolderUnusableError(LocalServerError):
+    """A folder cannot be made or written to."""
+
+
 class NoDiskSpaceError(LocalServerError):
     """The disk has less free space than the servers need to start."""
 

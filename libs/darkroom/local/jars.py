@@ -16,6 +16,7 @@ from maven_artifact.downloader import Downloader
 from maven_artifact.requestor import RequestException, Requestor
 
 from darkroom.local.declared import declared
+from darkroom.local.disk import make_folder
 from darkroom.local.errors import DownloadFailedError, JarHashMismatchError
 
 DOWNLOAD_BYTES = 43_000_000
@@ -58,9 +59,11 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def ensure_jars(jars: tuple[Jar, ...], folder: Path, *, fetch: Fetch | None = None) -> list[Path]:
     """The paths of all jars in `folder`, each verified; those that are missing are fetched first.
 
-    Raises JarHashMismatchError or DownloadFailedError, naming the jar.
+    Raises JarHashMismatchError or DownloadFailedError, naming the jar, and FolderUnusableError.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    if not all((folder / jar.filename).exists() for jar in jars):
+        # A cache that is complete may be read-only.
+        make_folder(folder, purpose="Kafka's jars", instead="XDG_CACHE_HOME=FOLDER")
     fetch = fetch or _fetch_from_maven
     # The downloader prints; redirect_stdout is process-wide, so it goes round the pool and not into each thread.
     with contextlib.redirect_stdout(io.StringIO()), ThreadPoolExecutor(max_workers=_THREADS) as pool:

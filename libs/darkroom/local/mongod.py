@@ -66,8 +66,8 @@ def find_mongod(*, search_path: str | None = None, package: str = "fiftyone") ->
     raise PieceMissingError(
         f"There is no mongod for {platform.system()} on {platform.machine()} among the Python packages"
         + (f", and the one at {on_path} is older than version {_OLDEST_MAJOR}" if on_path else "")
-        + f". Put a mongod {_OLDEST_MAJOR} or newer on PATH, start the servers with deploy/compose.yaml, or name "
-        f"your own replica set: DARKROOM_MONGO_URL=mongodb://host:27017/?replicaSet=rs0"
+        + f". Put a mongod {_OLDEST_MAJOR} or newer on PATH, or name your "
+        f"own replica set: DARKROOM_MONGO_URL=mongodb://host:27017/?replicaSet=rs0"
     )
 
 
@@ -124,7 +124,7 @@ def require_replica_set(url: str, *, timeout: float = 5.0) -> None:
     try:
         with MongoClient[Document](url, serverSelectionTimeoutMS=int(timeout * 1000)) as client:
             hello = client.admin.command("hello")
-    except PyMongoError as error:
+    except (PyMongoError, ValueError) as error:  # ValueError: a port that is none
         raise ServerUnreachableError(
             f"DARKROOM_MONGO_URL: no MongoDB answered within {timeout:g} s ({error}). Start that server, correct the "
             f"address, or leave the variable unset to have one started here."

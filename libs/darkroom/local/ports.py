@@ -69,16 +69,22 @@ def start_on_ports(
     When a free one is taken by another process before the server listens, others are tried. Raises PortTakenError for
     ports that were wanted or remembered. `start` ends what it began when it raises.
     """
+
+    def remember_and_start(ports: list[int]) -> Started:
+        # Before the start: killed in the middle of it, the data has the addresses in it, and would be of no more use.
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = file.with_suffix(".new")
+        beside.write_text(json.dumps(ports), encoding="utf-8")
+        beside.replace(file)
+        return start(ports)
+
     file = folder / "ports.json"
     remembered: list[int] | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
     if remembered is not None:
         _require_same(remembered, wanted, count=count, folder=folder, server=server)
     if fixed := remembered or wanted:
-        ports = [require_free(port, server=server) for port in fixed]
-        started = start(ports)
-    else:
-        ports, started = start_on_free_ports(start, count=count)
-    file.write_text(json.dumps(ports), encoding="utf-8")
+        return remember_and_start([require_free(port, server=server) for port in fixed])
+    _, started = start_on_free_ports(remember_and_start, count=count)
     return started
 
 

@@ -39,6 +39,11 @@ class Stack:
     services: Mapping[str, tuple[SupervisedProcess, ...]]
 
     @property
+    def processes(self) -> tuple[SupervisedProcess, ...]:
+        """Every server and service process that was started here."""
+        return (*self.servers.processes, *(process for each in self.services.values() for process in each))
+
+    @property
     def api_url(self) -> str:
         """The first API's address."""
         return self.api_urls[0]
@@ -181,6 +186,9 @@ def _secret(data_dir: Path) -> str:
     """The key that signs this folder's tokens; kept, so that a token outlives a restart."""
     file = data_dir / "jwt-secret"
     if not file.exists():
-        file.touch(mode=0o600)
-        file.write_text(secrets.token_urlsafe(48), encoding="utf-8")
+        # Killed in between, an empty one would be found for ever after.
+        beside = data_dir / "jwt-secret.new"
+        beside.touch(mode=0o600)
+        beside.write_text(secrets.token_urlsafe(48), encoding="utf-8")
+        beside.replace(file)
     return file.read_text(encoding="utf-8")

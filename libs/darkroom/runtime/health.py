@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from darkroom.runtime.start import StartRefused
+
 Check = Callable[[], Mapping[str, Any]]
 """Gives what the service knows of itself; raises, with a message for people, when it is not fit."""
 
@@ -18,7 +20,7 @@ def health_server(*, host: str, port: int, live: Check, ready: Check) -> Iterato
     200 with JSON when the check gives its facts, 503 with the reason when it raises.
 
     Raises:
-        OSError: the port is taken.
+        StartRefused: the port is taken, or the host is not of this machine.
 
     """
     checks = {"/healthz": live, "/readyz": ready}
@@ -45,7 +47,12 @@ def health_server(*, host: str, port: int, live: Check, ready: Check) -> Iterato
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base class's name
             """Probes come every few seconds; they are no news."""
 
-    server = ThreadingHTTPServer((host, port), Handler)
+    try:
+        server = ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        raise StartRefused(
+            f"cannot listen on {host} port {port} (DARKROOM_HEALTH_HOST, DARKROOM_HEALTH_PORT): {error.strerror}"
+        ) from error
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
     thread.start()

@@ -1,10 +1,13 @@
 """How every producer and consumer of Darkroom is set up, so that all agree on partitions and guarantees."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
+
+from darkroom.runtime.start import StartRefused
 
 PARTITIONER = "murmur2_random"
 """Java's default. With librdkafka's own (CRC32) one asset's events would be split over two partitions."""
@@ -34,6 +37,20 @@ def producer_config(bootstrap: str, extra: Mapping[str, Any] | None = None, **ow
         "enable.idempotence": True,
         "partitioner": PARTITIONER,
     }
+
+
+@contextmanager
+def configured() -> Iterator[None]:
+    """Around the making of Kafka's clients, which neither sends nor waits for anything.
+
+    Raises:
+        StartRefused: librdkafka does not take the settings.
+
+    """
+    try:
+        yield
+    except KafkaException as error:
+        raise StartRefused(f"DARKROOM_KAFKA_CONFIG: {error.args[0].str()}") from None
 
 
 def ensure_topics(bootstrap: str, topics: Iterable[Topic], extra: Mapping[str, Any] | None = None) -> list[str]:

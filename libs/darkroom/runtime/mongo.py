@@ -1,6 +1,7 @@
 """Connections to MongoDB and the one way transactions run here."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pymongo
@@ -8,9 +9,12 @@ from pymongo import AsyncMongoClient, IndexModel, MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.database import Database
+from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
+
+from darkroom.runtime.start import StartRefused
 
 Document = dict[str, Any]
 Client = MongoClient[Document]
@@ -36,13 +40,19 @@ OPTIONS: dict[str, Any] = {
 ResultT = TypeVar("ResultT")
 
 
-class NotAReplicaSet(RuntimeError):
+class NotAReplicaSet(StartRefused):
     """The server keeps no transactions: it is a standalone mongod. The message says how to start one that does."""
 
 
 def connect(url: str, **options: Any) -> Client:
-    """A client with aware datetimes and majority concerns; nothing is connected until its first use."""
-    return MongoClient(url, **{**OPTIONS, **options})
+    """A client with aware datetimes and majority concerns; nothing is connected until its first use.
+
+    Raises:
+        StartRefused: the URL is no connection string of MongoDB.
+
+    """
+    with _readable():
+        return MongoClient(url, **{**OPTIONS, **options})
 
 
 def close(client: Client, *, seconds: float = 2.0) -> None:
@@ -53,7 +63,30 @@ def close(client: Client, *, seconds: float = 2.0) -> None:
 
 def connect_async(url: str, **options: Any) -> AsyncClient:
     """The same for asyncio."""
-    return AsyncMongoClient(url, **{**OPTIONS, **options})
+    with _readable():
+        return AsyncMongoClient(url, **{**OPTIONS, **options})
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except (PyMongoError, ValueError) as error:
+        raise StartRefused(f"DARKROOM_MONGO_URL: no connection string of MongoDB: {error}") from None
+
+
+@contextmanager
+def required() -> Iterator[None]:
+    """Around what a service asks of MongoDB before it starts.
+
+    Raises:
+        StartRefused: MongoDB does not answer, or refuses.
+
+    """
+    try:
+        yield
+    except PyMongoError as error:
+        raise StartRefused(f"DARKROOM_MONGO_URL: this MongoDB cannot be used: {str(error)[:500]}") from error
 
 
 def check_replica_set(hello: Mapping[str, Any]) -> None:

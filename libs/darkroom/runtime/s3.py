@@ -5,6 +5,9 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from darkroom.runtime.start import StartRefused
 
 
 def aws_session() -> Any:
@@ -12,7 +15,7 @@ def aws_session() -> Any:
 
     boto3 itself reads AWS_DEFAULT_REGION only; AWS's runtimes and its other SDKs have AWS_REGION.
     """
-    return boto3.session.Session(region_name=os.environ.get("AWS_REGION"))
+    return boto3.session.Session(region_name=os.environ.get("AWS_REGION") or None)
 
 
 def s3_client(
@@ -28,9 +31,17 @@ def s3_client(
 
     ``endpoint_url`` (or AWS_ENDPOINT_URL) names a store other than AWS, which is addressed by path; on AWS the host is
     the bucket's regional one, since a URL signed for the global host is redirected and then fails its signature.
+
+    Raises:
+        StartRefused: the endpoint is no URL, or the region no region.
+
     """
     session = session or aws_session()
-    client = session.client("s3", endpoint_url=endpoint_url)
+    try:
+        client = session.client("s3", endpoint_url=endpoint_url)
+    except (BotoCoreError, ValueError) as error:
+        named = "AWS_ENDPOINT_URL, AWS_REGION" if endpoint_url is None else f"the endpoint {endpoint_url!r}"
+        raise StartRefused(f"No S3 client can be made ({named}): {error}") from None
     on_aws = client.meta.endpoint_url.endswith((".amazonaws.com", ".amazonaws.com.cn"))
     return session.client(
         "s3",

@@ -4,9 +4,9 @@ A setting that is missing or wrong ends the program with one line a variable, be
 """
 
 import os
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 PREFIX = "DARKROOM_"
@@ -22,31 +22,44 @@ class MongoSettings(Group):
     """Where the state is. The server must be a replica set or a sharded cluster: transactions need one."""
 
     mongo_url: SecretStr = Field(description="MongoDB connection string of a replica set; may carry credentials")
-    mongo_database: str = Field(default="darkroom", description="name of the database")
+    mongo_database: str = Field(
+        default="darkroom",
+        pattern=r"^[A-Za-z0-9_-]{1,63}$",
+        description="name of the database: letters, digits, _ and -",
+    )
 
 
 class KafkaSettings(Group):
     """Where the events go."""
 
-    kafka_bootstrap: str = Field(description="Kafka bootstrap servers, host:port separated by commas")
+    kafka_bootstrap: str = Field(min_length=1, description="Kafka bootstrap servers, host:port separated by commas")
     kafka_config: dict[str, Any] = Field(
         default_factory=dict,
         description='further librdkafka settings as JSON, such as {"security.protocol": "SASL_SSL", …}',
         repr=False,
     )
-    topic_prefix: str = Field(default="", description="put before every topic's name, to share a cluster")
+    topic_prefix: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9._-]{0,200}$",
+        description="put before every topic's name, to share a cluster: letters, digits, ., _ and -",
+    )
 
 
 class S3Settings(Group):
     """Where the bytes are. Region and credentials come by AWS's own variables and roles."""
 
-    bucket: str = Field(description="the S3 bucket of originals and renditions")
+    bucket: str = Field(min_length=3, description="the S3 bucket of originals and renditions")
 
 
 class LogSettings(Group):
     """How much is logged."""
 
-    log_level: str = Field(default="INFO", description="DEBUG, INFO, WARNING or ERROR")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="how much is logged")
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _in_capitals(cls, given: object) -> object:
+        return given.upper() if isinstance(given, str) else given
 
 
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)

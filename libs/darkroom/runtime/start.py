@@ -2,21 +2,19 @@
 
 from collections.abc import Callable
 
-from pymongo.errors import PyMongoError
 
-from darkroom.runtime.mongo import NotAReplicaSet
+class StartRefused(RuntimeError):
+    """The service cannot work as it is set up. The message names the setting or the server, and says what to change."""
 
 
 def start(main: Callable[[], None]) -> None:
     """Run a service's ``main``.
 
     Raises:
-        SystemExit: a server that the service needs cannot be used; with the reason and the fix.
+        SystemExit: the service cannot start; with the reason and the fix.
 
     """
     try:
         main()
-    except NotAReplicaSet as error:
-        raise SystemExit(str(error)) from None
-    except PyMongoError as error:
-        raise SystemExit(f"MongoDB, named by DARKROOM_MONGO_URL, cannot be used: {error}") from error
+    except StartRefused as refusal:
+        raise SystemExit(str(refusal)) from None

@@ -7,6 +7,8 @@ import jwt
 ALGORITHM = "HS256"
 AUDIENCE = "darkroom"
 ISSUER = "darkroom"
+MIN_SECRET_BYTES = 32
+"""Of the key: as long as what HS256 makes of it, or it is what an attacker guesses first."""
 
 
 def mint(secret: str, *, owner: str, seconds: float = 3600, audience: str = AUDIENCE, issuer: str = ISSUER) -> str:

@@ -17,13 +17,13 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from asset_api.errors import StartRefused
 from asset_api.server import serve
 from asset_api.settings import Settings
 from darkroom.assets import fold, from_document, to_document
 from darkroom.local.mongod import find_mongod
 from darkroom.outbox import from_row
 from darkroom.runtime.settings import load
+from darkroom.runtime.start import StartRefused
 from support.eventually import eventually
 
 Api = Any

@@ -28,6 +28,11 @@ def test_an_address_that_does_not_answer_is_an_error(require: Callable[..., None
         require(address.format(f"{HOST}:{port}"), timeout=0.3)
 
 
+def test_an_address_that_is_none_is_an_error_too() -> None:
+    with pytest.raises(ServerUnreachableError, match="DARKROOM_MONGO_URL"):
+        require_replica_set("mongodb://127.0.0.1:99999")
+
+
 def test_given_servers_are_used_and_nothing_is_started(
     tmp_path: Path, mongo_url: str, kafka_bootstrap: str, aws_endpoint: str
 ) -> None:

@@ -66,3 +66,17 @@ def test_any_other_death_is_not_tried_again(tmp_path: Path) -> None:
     with pytest.raises(ServerDiedError):
         start_on_ports(start, count=1, folder=tmp_path, server="Kafka")
     assert len(tried) == 1
+
+
+def test_killed_in_the_middle_of_its_first_start_the_data_keeps_its_ports_all_the_same(tmp_path: Path) -> None:
+    tried: list[list[int]] = []
+
+    def start(ports: list[int]) -> list[int]:
+        tried.append(ports)
+        if len(tried) == 1:
+            raise KeyboardInterrupt  # stands for any end: nothing that would be done after it is done
+        return ports
+
+    with pytest.raises(KeyboardInterrupt):
+        start_on_ports(start, count=2, folder=tmp_path / "mongo", server="mongod")
+    assert start_on_ports(start, count=2, folder=tmp_path / "mongo", server="mongod") == tried[0]

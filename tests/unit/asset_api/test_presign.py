@@ -10,8 +10,9 @@ import botocore.session
 import pytest
 from botocore.credentials import RefreshableCredentials
 
-from asset_api.errors import CannotSign, StartRefused
+from asset_api.errors import CannotSign
 from asset_api.presign import Presigner, signed_headers
+from darkroom.runtime.start import StartRefused
 from support.events import registered
 
 CHECKSUM = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="

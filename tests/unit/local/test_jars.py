@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from darkroom.local.errors import JarHashMismatchError
+from darkroom.local.errors import FolderUnusableError, JarHashMismatchError
 from darkroom.local.jars import Jar, cache_folder, declared_jars, ensure_jars
 
 GOOD = b"the bytes that the list names"
@@ -65,3 +65,9 @@ def test_the_declared_list_is_whole() -> None:
 def test_the_cache_follows_xdg(tmp_path: Path) -> None:
     assert cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "darkroom"
     assert cache_folder({}).is_relative_to(Path.home())
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_the_way_to_another(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderUnusableError, match=r"file/cache .*XDG_CACHE_HOME"):
+        ensure_jars((JAR,), tmp_path / "file" / "cache", fetch=Source(GOOD))
