@@ -34,6 +34,9 @@ test: $(READY) ## Run all tests against real servers, started by the tests
 mutants: $(READY) ## Remove each protection in a copy of the code and see that a test notices (ARGS="--only NAME", --list)
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
 
+fuzz: $(READY) ## Damaged pictures through the real decoding processes for longer than `make test` does (ARGS="--hypothesis-seed N"; EXAMPLES=N)
+	@DARKROOM_FUZZ_EXAMPLES=$(or $(EXAMPLES),3000) $(BIN)/python -m pytest tests/integration/imaging/test_fuzz.py -q $(ARGS)
+
 check: $(READY) ## Lint, format, types, architecture, dependencies, cloud template
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,4 +58,4 @@ lock: ## Pin every dependency again, with hashes and without addresses
 clean: ## Remove what the targets made in this folder
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .darkroom build dist
 
-.PHONY: help demo up chaos mutants test check bench lock clean
+.PHONY: help demo up chaos mutants test fuzz check bench lock clean

@@ -92,6 +92,8 @@ def decode(data: bytes, specs: Sequence[RenditionSpec], limits: Limits) -> Decod
             drafted = picture.draft(None, _enough_for(stored_size, specs))
             box = drafted[1] if drafted else box
         _load(picture)
+        if told.truncated:
+            raise Rejected(FailureCode.CORRUPT_OR_TRUNCATED, "the file ends before its end marker")
         # After the pixels: Pillow reads the rest of a PNG for EXIF, and would then hide that its data was broken.
         turn = _TURNS.get(_orientation(picture))
     return Decoded(

@@ -4,7 +4,6 @@ Walked by hand and without a decoder, so that the ceilings hold before any libra
 where the file makes no sense; whether such a file decodes is for the decoder to say.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from processor.imaging.rendition import SourceFormat
@@ -12,15 +11,19 @@ from processor.imaging.rendition import SourceFormat
 _PNG_PICTURE_CHUNKS = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"acTL", b"fcTL", b"fdAT"}
 _WEBP_PICTURE_CHUNKS = {b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ANIM", b"ANMF"}
 _START_OF_SCAN, _END_OF_IMAGE, _COMMENT = 0xDA, 0xD9, 0xFE
-_GIF_EXTENSION, _GIF_IMAGE, _GIF_GRAPHIC_CONTROL = 0x21, 0x2C, 0xF9
+_GIF_EXTENSION, _GIF_IMAGE, _GIF_GRAPHIC_CONTROL = 0x21, 0x2C, b"\xf9"
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """`frames`: pictures in the file, at least 1. `metadata_bytes`: EXIF, XMP, profiles, comments and the like."""
+    """`frames`: pictures in the file, at least 1. `metadata_bytes`: EXIF, XMP, profiles, comments and the like.
+
+    `truncated`: the file (PNG, GIF) ends before its end marker, which Pillow does not notice.
+    """
 
     frames: int = 1
     metadata_bytes: int = 0
+    truncated: bool = False
 
 
 def survey(source: SourceFormat, data: bytes) -> Survey:
@@ -68,7 +71,9 @@ def _png(data: bytes) -> Survey:
         elif kind not in _PNG_PICTURE_CHUNKS:
             metadata += min(length, len(data) - at)
         at += 12 + length
-    return Survey(frames, metadata)
+        if kind == b"IEND":
+            return Survey(frames, metadata, truncated=at > len(data))
+    return Survey(frames, metadata, truncated=True)
 
 
 def _webp(data: bytes) -> Survey:
@@ -85,32 +90,27 @@ def _webp(data: bytes) -> Survey:
 
 def _gif(data: bytes) -> Survey:
     frames, metadata = 0, 0
-    for block, length in _gif_blocks(data):
-        if block == _GIF_IMAGE:
+    at = 13 + _gif_colours(data[10]) if len(data) > 10 else len(data)
+    while at < len(data) and (kind := data[at]) in (_GIF_IMAGE, _GIF_EXTENSION):
+        end = _gif_block_end(data, at)
+        if kind == _GIF_IMAGE:
             frames += 1
-        elif block != _GIF_GRAPHIC_CONTROL:
-            metadata += length
-    return Survey(max(1, frames), metadata)
+        elif data[at + 1 : at + 2] != _GIF_GRAPHIC_CONTROL:
+            metadata += min(end, len(data)) - at
+        at = end
+    # What is neither a block nor the end marker is junk, which decoders skip or refuse.
+    return Survey(max(1, frames), metadata, truncated=at >= len(data))
 
 
-def _gif_blocks(data: bytes) -> Iterator[tuple[int, int]]:
-    """For each block: its separator, or its label if it is an extension, and the bytes that it takes."""
-    if len(data) < 13:
-        return
-    at = 13 + _gif_colours(data[10])
-    while at + 2 <= len(data):
-        start, kind = at, data[at]
-        if kind == _GIF_IMAGE and at + 11 <= len(data):
-            at += 11 + _gif_colours(data[at + 9])
-        elif kind == _GIF_EXTENSION:
-            kind = data[at + 1]
-            at += 2
-        else:
-            return
-        while at < len(data) and data[at]:
-            at += 1 + data[at]
-        at += 1
-        yield kind, min(at, len(data)) - start
+def _gif_block_end(data: bytes, at: int) -> int:
+    """Where the block that starts at `at` ends, perhaps behind the end of the file."""
+    if data[at] == _GIF_IMAGE:
+        at += 11 + (_gif_colours(data[at + 9]) if at + 9 < len(data) else 0)
+    else:
+        at += 2
+    while at < len(data) and data[at]:
+        at += 1 + data[at]
+    return at + 1
 
 
 def _gif_colours(flags: int) -> int:

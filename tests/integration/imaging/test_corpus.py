@@ -1,6 +1,6 @@
 """A collection of pictures from bug reports, with the right outcome of each, through the real decoding processes.
 
-The collection is not part of this repository: it lies in ../shared/corpus, or where DARKROOM_CORPUS says. The tests that
+The collection is not part of this repository: it lies in ../shared/corpus or where DARKROOM_CORPUS says. The tests that
 make equal cases themselves are in tests/unit/imaging.
 """
 

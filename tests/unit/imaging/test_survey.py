@@ -91,3 +91,11 @@ def test_a_walk_ends_and_counts_no_more_than_there_is(source: SourceFormat, fill
         SourceFormat.GIF: b"GIF89a" + bytes(7),
     }[source] + filler * 3000
     assert survey(source, data).metadata_bytes <= len(data)
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "GIF", "AVIF"])
+def test_an_animation_that_stops_after_its_first_frame_is_truncated(form: str) -> None:
+    whole = animation(form)
+    for length in (len(whole) * 3 // 4, len(whole) - 1):
+        assert refusal(whole[:length], Limits()) is FailureCode.CORRUPT_OR_TRUNCATED
+    assert render(whole + b"behind the end", default_specs(), Limits()).width == 20
