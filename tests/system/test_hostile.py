@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -143,11 +144,19 @@ def test_decoding_processes_killed_at_random_lose_and_double_nothing(world: Worl
     rng = random.Random(pid)
     asset_ids: list[str] = []
     killed: list[int] = []
+    # How long children take to start and to do eight pictures, here and now: kills keep to that pace, or else no child
+    # would ever come to do a picture.
+    for child in children(pid):
+        os.kill(child, signal.SIGKILL)
+    began = time.monotonic()
+    asset_ids += send_all(world, [photo] * 8)
+    wait_for_ends(world, asset_ids, seconds=300)
+    pace = time.monotonic() - began
     with ThreadPoolExecutor(1) as threads:
         done = threading.Event()
 
         def kill() -> None:
-            while len(killed) < kills and not done.wait(rng.uniform(0.02, 0.3)):
+            while len(killed) < kills and not done.wait(rng.uniform(0.0, pace / 2)):
                 if alive := [child for child in children(pid) if not is_zombie(child)]:
                     victim = rng.choice(alive)
                     with contextlib.suppress(ProcessLookupError):
