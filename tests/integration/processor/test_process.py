@@ -117,6 +117,16 @@ def test_a_rejected_original_is_treated_by_policy(world: World, policy: Rejected
         assert tags == (expected if policy is RejectedOriginals.TAG else {})
 
 
+def test_a_rejected_original_is_put_away_only_once_its_asset_is_failed(world: World) -> None:
+    asset = world.upload(b"no picture")
+    delivery = world.delivery(asset)
+    # The lease is lost unawares while it is looked at, so this worker may not say how it ended.
+    worker, _ = world.with_decoder(before=lambda _: world.take_over(delivery))
+    assert isinstance(replace(worker, rejected_originals=RejectedOriginals.DELETE)(delivery), Later)
+    assert world.types(asset) == ["Registered", "Processing"]
+    assert world.keys(asset) == {"original.jpg"}
+
+
 def test_a_good_original_is_neither_tagged_nor_deleted(world: World) -> None:
     for policy in RejectedOriginals:
         asset = world.upload()
