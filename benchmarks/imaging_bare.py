@@ -7,7 +7,6 @@ is checked, converted or turned. Prints JSON: CPU and wall seconds a picture of 
 """
 
 import json
-import resource
 import sys
 import time
 from io import BytesIO
@@ -29,6 +28,12 @@ def thumbnails(data: bytes) -> list[bytes]:
     return made
 
 
+def peak() -> int:
+    """The most memory held since this program began, in bytes; getrusage would count the process that started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 def main() -> None:
     rounds = int(sys.argv[1])
     files = [Path(name).read_bytes() for name in sys.argv[2:]]
@@ -44,7 +49,7 @@ def main() -> None:
             {
                 "cpu": (time.process_time() - cpu) / count,
                 "wall": (time.perf_counter() - wall) / count,
-                "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "peak": peak(),
             }
         )
     )
