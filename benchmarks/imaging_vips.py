@@ -33,7 +33,10 @@ def thumbnails(data: bytes) -> tuple[int, int, list[bytes]]:
         raise Refused("too_many_pixels")
     turned = header.get("orientation") in (5, 6, 7, 8) if header.get_typeof("orientation") else False
     size = (header.height, header.width) if turned else (header.width, header.height)
-    options = {"height": 1024, "size": "down", "output_profile": "srgb"}
+    options = {"height": 1024, "size": "down"}
+    # Asked for where there is nothing to convert, it takes longer than all the rest.
+    if header.get_typeof("icc-profile-data") or header.interpretation == "cmyk":
+        options["output_profile"] = "srgb"
     # thumbnail_buffer's own fail_on is not passed on to the loader; in the loader's options it is.
     image = pyvips.Image.thumbnail_buffer(data, 1024, option_string="[fail_on=truncated]", **options)
     if image.hasalpha():
