@@ -34,6 +34,12 @@ test: $(READY) ## Run all tests against real servers, started by the tests
 mutants: $(READY) ## Remove each protection in a copy of the code and see that a test notices (ARGS="--only NAME", --list)
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
 
+hostile: $(READY) ## Bombs among good pictures, and decoding processes killed 100 times, at full size
+	@$(BIN)/python -m pytest tests/system/test_hostile.py --full -s -q $(ARGS)
+
+fuzz: $(READY) ## Damaged pictures through the real decoding processes for longer than `make test` does (ARGS="--hypothesis-seed N"; EXAMPLES=N)
+	@DARKROOM_FUZZ_EXAMPLES=$(or $(EXAMPLES),3000) $(BIN)/python -m pytest tests/integration/imaging/test_fuzz.py -q $(ARGS)
+
 check: $(READY) ## Lint, format, types, architecture, dependencies, cloud template
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,6 +50,7 @@ check: $(READY) ## Lint, format, types, architecture, dependencies, cloud templa
 
 bench: $(READY) ## Measure everything beside its peers in one run: one table, and build/bench.json (ARGS="--quick")
 	@$(BIN)/python benchmarks/bench.py --json build/bench.json $(ARGS)
+	@$(BIN)/python benchmarks/imaging.py --whole 40 --json build/imaging.json
 
 lock: ## Pin every dependency again, with hashes and without addresses
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
@@ -52,4 +59,4 @@ lock: ## Pin every dependency again, with hashes and without addresses
 clean: ## Remove what the targets made in this folder
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .darkroom build dist
 
-.PHONY: help demo up chaos mutants test check bench lock clean
+.PHONY: help demo up chaos mutants test fuzz hostile check bench lock clean

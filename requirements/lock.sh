@@ -14,5 +14,6 @@ compile() {
 for service in asset-api s3-bridge s3-bridge-poller processor outbox-relay notifier; do
     compile "$service" pyproject.toml --extra "$service" "${@}"
 done
+compile processor-heic pyproject.toml --extra processor --extra heic "${@}"
 compile dev pyproject.toml --extra local --group dev "${@}"
 echo uv | compile uv - "${@}"

@@ -16,6 +16,11 @@ settings.register_profile("darkroom", deadline=None, suppress_health_check=[Heal
 settings.load_profile("darkroom")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--full`: tests that have a small size for every day run at their full one."""
+    parser.addoption("--full", action="store_true", help="run at full size what is small in make test")
+
+
 def pytest_report_header() -> list[str]:
     """Where each server comes from."""
     return describe_choice()

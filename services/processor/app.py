@@ -17,6 +17,8 @@ from darkroom.runtime.mongo import check_replica_set, close, connect, ensure_ind
 from darkroom.runtime.s3 import s3_client
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
+from processor import classifier
+from processor.classifier import Classifier
 from processor.dead_letters import DeadLetters
 from processor.imaging.pool import DecoderPool
 from processor.objects import Bucket
@@ -91,6 +93,8 @@ def main() -> None:
                 max_upload_bytes=settings.max_upload_bytes,
                 max_attempts=settings.max_attempts,
                 backoff_seconds=settings.backoff_seconds,
+                rejected_originals=settings.rejected_originals,
+                classifier=_classifier(settings),
             ),
             slots=settings.processor_slots,
             bounds=Bounds(
@@ -118,3 +122,14 @@ def main() -> None:
         log.info("processor_started", instance=settings.processor_instance, health_port=port, topic=topics.uploaded)
         consumer.run(stop)
     log.info("processor_stopped", instance=settings.processor_instance)
+
+
+def _classifier(settings: Settings) -> Classifier | None:
+    if settings.classifier is None:
+        return None
+    return Classifier(
+        classifier.load(settings.classifier),
+        seconds=settings.classifier_seconds,
+        on_failure=settings.classifier_on_failure,
+        limit=settings.processor_slots,
+    )

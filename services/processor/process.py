@@ -32,10 +32,19 @@ from darkroom.inbox import Claim, Claimed, Done, HeldElsewhere, Inbox, Lease, Le
 from darkroom.inbox.consumer import Delivery, Finished, Later, Verdict
 from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.inbox.outage import Outage, full_jitter
+from processor.classifier import Classifier, ClassifierFailed, OnFailure, Picture
 from processor.dead_letters import DeadLetters
 from processor.imaging.failure import Cancelled, DecoderUnavailable, Rejected
 from processor.imaging.rendition import Limits, Rendered, RenditionSpec
-from processor.objects import Bucket, CalledOff, DownloadRefused, Fetched, ObjectMissing, StorageFailed
+from processor.objects import (
+    Bucket,
+    CalledOff,
+    DownloadRefused,
+    Fetched,
+    ObjectMissing,
+    RejectedOriginals,
+    StorageFailed,
+)
 from processor.store import Conflict, Store
 
 log = structlog.get_logger()
@@ -89,6 +98,8 @@ class Processor:
     max_upload_bytes: int
     max_attempts: int
     backoff_seconds: float
+    rejected_originals: RejectedOriginals = RejectedOriginals.KEEP
+    classifier: Classifier | None = None
     now: Callable[[], datetime] = field(default=_utcnow)
     suspects: threading.Lock = field(default_factory=threading.Lock)
     """Held while an event is worked on whose earlier holder vanished."""
@@ -239,6 +250,7 @@ class Processor:
             failed = AssetFailed(failure=Failure(code=rejected.code, message=rejected.message))
             self.store.finish(self._change(job, started, failed), job.lease, outcome=f"failed: {rejected.code}")
             log.info("asset_failed", code=rejected.code)
+            self._put_away(job, asset, rejected)
             return Finished()
         self.store.finish(self._change(job, started, ready), job.lease, outcome="ready")
         log.info("asset_ready", attempts=job.lease.attempts)
@@ -263,7 +275,8 @@ class Processor:
         try:
             original = self._fetch(job, asset)
             rendered = self.decoder.render(original.data, self.specs, self.limits, cancelled=job.cancelled)
-            return self._store_renditions(job, asset, original, rendered)
+            labels = self._classify(asset, rendered)
+            return self._store_renditions(job, asset, original, rendered, labels)
         except ObjectMissing as error:
             raise _Retryable(FailureCode.OBJECT_MISSING, str(error)) from error
         except StorageFailed as error:
@@ -291,7 +304,45 @@ class Processor:
                 raise Rejected(FailureCode.CHECKSUM_MISMATCH, f"SHA-256 is {actual}, not {asset.checksum_sha256}")
         return original
 
-    def _store_renditions(self, job: "_Job", asset: Asset, original: Fetched, rendered: Rendered) -> AssetReady:
+    def _classify(self, asset: Asset, rendered: Rendered) -> dict[str, str]:
+        labels = dict(rendered.labels)
+        if self.classifier is None:
+            return labels
+        largest = max(rendered.renditions, key=lambda made: made.width * made.height)
+        picture = Picture(
+            asset_id=asset.id,
+            content_type=largest.content_type,
+            width=largest.width,
+            height=largest.height,
+            data=largest.data,
+            labels=rendered.labels,
+        )
+        try:
+            return labels | self.classifier.labels(picture)
+        except ClassifierFailed as error:
+            log.warning("classifier_failed", reason=str(error))
+            match self.classifier.on_failure:
+                case OnFailure.SKIP:
+                    return labels
+                case OnFailure.RETRY:
+                    raise _Retryable(FailureCode.RETRIES_EXHAUSTED, f"classifier: {error}") from error
+                case _ as never:
+                    assert_never(never)
+
+    def _put_away(self, job: "_Job", asset: Asset, rejected: Rejected) -> None:
+        """Tag or delete the original, now that the asset is FAILED. Before that, it might still be wanted.
+
+        A crash or an outage right here leaves the original as it was, which harms nobody; it is not tried again.
+        """
+        version = job.uploaded.version_id
+        try:
+            self.bucket.reject(asset.object_key, version_id=version, policy=self.rejected_originals, code=rejected.code)
+        except StorageFailed as error:
+            log.warning("rejected_original_left", policy=self.rejected_originals, error=str(error))
+
+    def _store_renditions(
+        self, job: "_Job", asset: Asset, original: Fetched, rendered: Rendered, labels: dict[str, str]
+    ) -> AssetReady:
         renditions = []
         for made in rendered.renditions:
             if job.cancelled.is_set():
@@ -322,6 +373,7 @@ class Processor:
                 format=rendered.format,
             ),
             renditions=tuple(renditions),
+            labels=labels,
         )
 
     def _blame(self, error: StorageFailed) -> None:

@@ -10,7 +10,9 @@ from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
 from darkroom.runtime.settings import KafkaSettings, LogSettings, MongoSettings, S3Settings
+from processor.classifier import OnFailure
 from processor.imaging.rendition import Limits, RenditionSpec, default_specs
+from processor.objects import RejectedOriginals
 
 MIB = 2**20
 
@@ -50,9 +52,25 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
     decode_memory_bytes: int = Field(default=2048 * MIB, ge=256 * MIB, description="memory of one decoding process")
     decode_jobs_per_child: int = Field(default=200, ge=1, description="pictures before a decoding process is replaced")
     max_pixels: int = Field(default=100_000_000, ge=1, description="largest picture, width x height")
+    max_side: int = Field(default=65_535, ge=1, description="longest side of a picture, in pixels")
+    max_frames: int = Field(default=10_000, ge=1, description="frames of an animation; only the first is rendered")
+    max_metadata_bytes: int = Field(
+        default=16 * MIB, ge=0, description="EXIF, XMP, colour profiles and comments of one picture"
+    )
+    rejected_originals: RejectedOriginals = Field(
+        default=RejectedOriginals.TAG,
+        description="what becomes of an original whose asset FAILED: keep, tag (darkroom-state=rejected) or delete",
+    )
+    classifier: str | None = Field(
+        default=None, description="your own function from a picture to labels, as module:function; see docs/labels.md"
+    )
+    classifier_seconds: float = Field(default=10.0, gt=0, description="longest time that one classification may take")
+    classifier_on_failure: OnFailure = Field(
+        default=OnFailure.SKIP, description="skip: READY without its labels; retry: an attempt failed"
+    )
     renditions: Annotated[tuple[RenditionSpec, ...], NoDecode, Field(min_length=1)] = Field(
         default_factory=default_specs,
-        description='JSON list such as [{"name": "thumb", "box": [256, 256], "format": "webp", "quality": 82}]',
+        description='JSON list such as [{"name": "thumb", "box": [256, 256], "fit": "cover", "format": "webp"}]',
     )
     health_port: int = Field(default=0, ge=0, le=65535, description="port of /healthz and /readyz; 0: any free one")
     health_host: str = Field(default="127.0.0.1", description="address of /healthz and /readyz")
@@ -60,7 +78,14 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
     @property
     def limits(self) -> Limits:
         """The ceilings on one picture."""
-        return Limits(max_pixels=self.max_pixels)
+        return Limits(
+            max_pixels=self.max_pixels,
+            max_side=self.max_side,
+            max_frames=self.max_frames,
+            max_metadata_bytes=self.max_metadata_bytes,
+            # The rest is for the interpreter, the libraries, the file and the renditions.
+            max_decode_bytes=self.decode_memory_bytes * 5 // 8,
+        )
 
     @field_validator("renditions", mode="before")
     @classmethod

@@ -4,7 +4,8 @@ import struct
 import zlib
 from io import BytesIO
 
-from PIL import Image, ImageCms
+import pillow_heif
+from PIL import Image, ImageCms, ImageDraw
 
 RED, GREEN, BLUE, WHITE = (220, 30, 30), (30, 160, 40), (40, 60, 210), (255, 255, 255)
 CORNERS = (RED, GREEN, BLUE, WHITE)
@@ -53,6 +54,13 @@ def all_formats(width: int = 64, height: int = 40) -> dict[str, bytes]:
         "gif": encoded(image, "GIF"),
         "avif": encoded(image, "AVIF", quality=90),
     }
+
+
+def heic(image: Image.Image, **options: object) -> bytes:
+    """The image as a phone would send it."""
+    file = BytesIO()
+    pillow_heif.from_pillow(image).save(file, **{"quality": 90, **options})
+    return file.getvalue()
 
 
 def oriented_exif(orientation: int, *, gps: bool = False) -> bytes:
@@ -150,3 +158,13 @@ def swapped_profile() -> bytes:
 def with_segment(file: bytes, marker: int, body: bytes) -> bytes:
     """A JPEG with one more segment right behind its start marker."""
     return file[:2] + bytes((0xFF, marker)) + struct.pack(">H", len(body) + 2) + body + file[2:]
+
+
+def drawing(width: int = 600, height: int = 400) -> Image.Image:
+    """A chart: plain areas, sharp edges, few colours."""
+    image = Image.new("RGB", (width, height), WHITE)
+    draw = ImageDraw.Draw(image)
+    for at, colour in enumerate((RED, GREEN, BLUE)):
+        draw.rectangle((80 + 150 * at, 350 - 90 * (at + 1), 180 + 150 * at, 350), fill=colour)
+    draw.text((80, 20), "Sales by quarter", fill=(0, 0, 0), font_size=28)
+    return image

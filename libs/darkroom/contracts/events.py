@@ -114,7 +114,11 @@ class AssetProcessing(EventData):
 
 
 class AssetReady(EventData):
-    """Every rendition exists in ``bucket`` and decodes to the size recorded here."""
+    """Every rendition exists in ``bucket`` and decodes to the size recorded here.
+
+    ``labels`` are texts by name: what the processor saw in the picture (docs/labels.md), and what the installation's
+    own classifier says of it.
+    """
 
     event_type = EventType.ASSET_READY
 

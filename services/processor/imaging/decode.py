@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from PIL import ExifTags, Image, ImageFile
 
 from processor.imaging.failure import FailureCode, Rejected
-from processor.imaging.formats import declared_size, open_picture, sniff
+from processor.imaging.formats import declared_size, open_picture, readable, sniff
 from processor.imaging.rendition import Limits, RenditionSpec, SourceFormat
+from processor.imaging.survey import Survey, survey
 
 # The most bytes a pixel takes at the worst moment, counted from how Pillow and the libraries hold it: WebP has two
 # canvases beside the frame's bytes and the image, AVIF its 16-bit planes and reference frames, the others the image and
@@ -20,6 +21,7 @@ _BYTES_PER_PIXEL = {
     SourceFormat.GIF: 12,
     SourceFormat.WEBP: 20,
     SourceFormat.AVIF: 24,
+    SourceFormat.HEIC: 24,
 }
 _PROGRESSIVE_JPEG_BYTES_PER_PIXEL = 12
 
@@ -46,6 +48,7 @@ class Decoded:
     """What part of `pixels` is the picture: a shrinking decoder rounds up, so the last column may be partly outside."""
     turn: Image.Transpose | None
     icc_profile: bytes | None
+    frames: int = 1
 
     @property
     def sideways(self) -> bool:
@@ -69,19 +72,28 @@ def decode(data: bytes, specs: Sequence[RenditionSpec], limits: Limits) -> Decod
         raise Rejected(FailureCode.EMPTY_OBJECT, "the file has no bytes")
     source = sniff(data)
     if source is None:
-        raise Rejected(FailureCode.UNSUPPORTED_FORMAT, "the content is not JPEG, PNG, WebP, GIF or AVIF")
+        raise Rejected(FailureCode.UNSUPPORTED_FORMAT, "the content is not JPEG, PNG, WebP, GIF, AVIF or HEIC")
+    if not readable(source):
+        raise Rejected(FailureCode.UNSUPPORTED_FORMAT, f"{source.name} is not accepted here: install darkroom[heic]")
     if (declared := declared_size(source, data)) is not None:
         _check_size(declared, _BYTES_PER_PIXEL[source], limits)
+    told = survey(source, data)
+    _check_survey(told, limits)
     with _only_our_limits():
         picture = _open(source, data)
         stored_size = picture.size
         _check_size(stored_size, _bytes_per_pixel(source, picture), limits)
+        if source in (SourceFormat.AVIF, SourceFormat.HEIC):
+            told = Survey(getattr(picture, "n_frames", 1), getattr(picture, "metadata_bytes", 0))
+            _check_survey(told, limits)
         box = (0.0, 0.0, float(stored_size[0]), float(stored_size[1]))
         if source is SourceFormat.JPEG:
             _check_scans(data, limits)
             drafted = picture.draft(None, _enough_for(stored_size, specs))
             box = drafted[1] if drafted else box
         _load(picture)
+        if told.truncated:
+            raise Rejected(FailureCode.CORRUPT_OR_TRUNCATED, "the file ends before its end marker")
         # After the pixels: Pillow reads the rest of a PNG for EXIF, and would then hide that its data was broken.
         turn = _TURNS.get(_orientation(picture))
     return Decoded(
@@ -91,6 +103,7 @@ def decode(data: bytes, specs: Sequence[RenditionSpec], limits: Limits) -> Decod
         box=box,
         turn=turn,
         icc_profile=picture.info.get("icc_profile"),
+        frames=told.frames,
     )
 
 
@@ -149,6 +162,16 @@ def _check_size(size: tuple[int, int], bytes_per_pixel: int, limits: Limits) -> 
         )
 
 
+def _check_survey(told: Survey, limits: Limits) -> None:
+    if told.frames > limits.max_frames:
+        raise Rejected(FailureCode.TOO_MANY_FRAMES, f"{told.frames} frames; an animation may have {limits.max_frames}")
+    if told.metadata_bytes > limits.max_metadata_bytes:
+        raise Rejected(
+            FailureCode.TOO_MUCH_METADATA,
+            f"{told.metadata_bytes} bytes of metadata; a picture may have {limits.max_metadata_bytes}",
+        )
+
+
 def _check_scans(data: bytes, limits: Limits) -> None:
     # Within coded data the two bytes can be nothing else than a start of scan; embedded thumbnails add one or two.
     scans = data.count(b"\xff\xda")
@@ -166,15 +189,19 @@ def _enough_for(stored: tuple[int, int], specs: Sequence[RenditionSpec]) -> tupl
     """The size, as stored, that serves every rendition whether or not the picture will be turned sideways."""
     width, height = 1, 1
     for spec in specs:
-        upright = spec.fit(stored)
-        sideways = spec.fit((stored[1], stored[0]))
+        upright = spec.scaled(stored)
+        sideways = spec.scaled((stored[1], stored[0]))
         width = max(width, upright[0], sideways[1])
         height = max(height, upright[1], sideways[0])
     return width, height
 
 
 def _orientation(picture: ImageFile.ImageFile) -> int:
-    """EXIF's orientation, or else XMP's as in Pillow; for AVIF that of irot and imir. 1 when none can be read."""
+    """How to turn the picture, by one rule for all formats; 1, which is not at all, when nothing can be read.
+
+    Where the container itself says it (AVIF and HEIC: irot and imir), that alone counts. Else EXIF's value counts, and
+    where EXIF has none, XMP's tiff:Orientation.
+    """
     declared = getattr(picture, "orientation", None)
     if declared is None:
         try:

@@ -1,8 +1,10 @@
 """The process in which pictures are decoded. `DecoderPool` starts it; it limits itself before it reads any input.
 
 It imports Pillow and `processor.imaging`, holds no secret, and serves one job after the other until its input ends.
+Once all code is loaded it gives up every right to open a file or a socket: two pipes are all that it has.
 """
 
+import codecs
 import contextlib
 import ctypes
 import json
@@ -14,9 +16,9 @@ import time
 from io import BytesIO
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageChops, ImageCms, ImageColor, ImageFilter, ImagePalette, TiffImagePlugin
 
-from processor.imaging import wire
+from processor.imaging import formats, wire
 from processor.imaging.failure import Rejected
 from processor.imaging.render import render
 from processor.imaging.rendition import Limits, OutputFormat, RenditionSpec
@@ -26,7 +28,15 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 
+# From <linux/capability.h>: the version whose sets have two words each.
+_CAPABILITY_VERSION_3 = 0x20080522
+
 _MAX_OPEN_FILES = 32
+
+# What Pillow would import, or Python look up, at the first picture that needs it: too late in a process that may no
+# longer open a file.
+_NEEDED_LATER = (ImageChops, ImageCms, ImageColor, ImageFilter, ImagePalette, TiffImagePlugin)
+_NEEDED_CODECS = ("ascii", "latin-1", "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32")
 
 
 def main(arguments: list[str]) -> int:
@@ -36,6 +46,7 @@ def main(arguments: list[str]) -> int:
     _bind_to(parent)
     _limit(memory_bytes)
     _warm_up()
+    shut_in()
     _write(replies, wire.ready())
     while (prefix := _read(jobs, wire.PREFIX.size)) is not None:
         head_length, data_length = wire.PREFIX.unpack(prefix)
@@ -101,8 +112,30 @@ def _limit(memory_bytes: int) -> None:
         resource.setrlimit(limit, (lowered, lowered))
 
 
+def shut_in() -> None:
+    """Give up opening anything for good: no file, no socket, no pipe, also by code that a hostile picture smuggled in.
+
+    A new descriptor of any kind must be below the limit on open files, so a limit of 0 leaves those that are open and
+    allows no other. It is the one ban on the network that needs no privilege, no kernel option and no library.
+    """
+    if sys.platform == "linux":
+        # Root could raise the limit again; without capabilities it is a user like any other.
+        _drop_capabilities()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+
+
+def _drop_capabilities() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    if libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:
+        raise OSError(ctypes.get_errno(), "capset was refused")
+
+
 def _warm_up() -> None:
     """Render once: the first picture finds all code loaded, and a child that cannot work is noticed at its start."""
+    for name in _NEEDED_CODECS:
+        codecs.lookup(name)
+    formats.load_optional()
     file = BytesIO()
     Image.new("RGB", (64, 64)).save(file, "JPEG")
     for output in OutputFormat:

@@ -1,9 +1,12 @@
 """Which decoder a file gets, by its content.
 
 The decoders are named here one by one and called directly. Pillow's `Image.open` and its registry are not used, so no
-input can reach a reader that is not in this list (EPS, SVG, PDF, TIFF, HEIC, ...).
+input can reach a reader that is not in this list (EPS, SVG, PDF, TIFF, ...). HEIC, which phones send, is in it where
+pillow-heif is installed (the extra `heic`).
 """
 
+import importlib.util
+from functools import cache
 from io import BytesIO
 
 from PIL import ImageFile, _avif
@@ -15,6 +18,8 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from processor.imaging.rendition import SourceFormat
 
+# Those of still pictures and bursts coded with HEVC. A file that says no more than "mif1" may hold anything.
+_HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"}
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -36,11 +41,40 @@ class _Avif(AvifImageFile):
             raise ValueError("an AVIF picture is read from a file object")
         # One thread: the pool's size decides how many cores are used, and each thread costs memory under the limit.
         self._decoder = _avif.AvifDecoder(self.fp.read(), "auto", 1)
-        self._size, self.n_frames, self._mode, icc_profile, _exif, self.orientation, _xmp = self._decoder.get_info()
+        self._size, self.n_frames, self._mode, icc_profile, exif, self.orientation, xmp = self._decoder.get_info()
+        self.metadata_bytes = sum(len(block) for block in (icc_profile, exif, xmp) if block)
         self.is_animated = self.n_frames > 1
         if icc_profile:
             self.info["icc_profile"] = icc_profile
         self.seek(0)
+
+
+@cache
+def _heic() -> type[ImageFile.ImageFile] | None:
+    """The reader of HEIC, or None where pillow-heif is not installed. libheif turns the picture while it decodes."""
+    if importlib.util.find_spec("pillow_heif") is None:
+        return None
+    from pillow_heif import HeifImageFile, options
+
+    # As with AVIF: one thread a picture.
+    options.DECODE_THREADS = 1
+
+    class _Heic(HeifImageFile):  # type: ignore[misc,unused-ignore]
+        # Already applied: as in AVIF, irot and imir alone say how a picture is turned, whatever its EXIF says.
+        orientation = 1
+
+        def _open(self) -> None:
+            super()._open()  # type: ignore[no-untyped-call]
+            blocks = [self.info.get(name) for name in ("exif", "xmp", "icc_profile")]
+            blocks += [block.get("data") for block in self.info.get("metadata", [])]
+            self.metadata_bytes = sum(len(block) for block in blocks if block)
+
+    return _Heic
+
+
+def load_optional() -> bool:
+    """Import what is imported only where it is installed. Returns whether HEIC can be read."""
+    return _heic() is not None
 
 
 _DECODERS: dict[SourceFormat, type[ImageFile.ImageFile]] = {
@@ -62,18 +96,25 @@ def sniff(data: bytes) -> SourceFormat | None:
         return SourceFormat.GIF
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return SourceFormat.WEBP
-    if _is_avif(data):
+    brands = _brands(data)
+    if brands & {b"avif", b"avis"}:
         return SourceFormat.AVIF
+    if brands & _HEIC_BRANDS:
+        return SourceFormat.HEIC
     return None
 
 
-def _is_avif(data: bytes) -> bool:
-    """Whether an AVIF brand is in the file type box; HEIC has the same box with other brands."""
+def _brands(data: bytes) -> set[bytes]:
+    """What the file type box names; AVIF and HEIC have the same box with other brands."""
     if data[4:8] != b"ftyp":
-        return False
+        return set()
     box = data[: min(int.from_bytes(data[:4], "big"), 256)]
-    brands = [box[8:12], *(box[at : at + 4] for at in range(16, len(box), 4))]
-    return b"avif" in brands or b"avis" in brands
+    return {box[8:12], *(box[at : at + 4] for at in range(16, len(box), 4))}
+
+
+def readable(source: SourceFormat) -> bool:
+    """Whether this installation has the format's decoder."""
+    return source in _DECODERS or _heic() is not None
 
 
 def declared_size(source: SourceFormat, data: bytes) -> tuple[int, int] | None:
@@ -102,4 +143,7 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 def open_picture(source: SourceFormat, data: bytes) -> ImageFile.ImageFile:
     """Read the header with the format's own decoder. Raises whatever Pillow raises on broken input."""
-    return _DECODERS[source](BytesIO(data))
+    reader = _heic() if source is SourceFormat.HEIC else _DECODERS[source]
+    if reader is None:
+        raise ValueError("HEIC is not readable here")
+    return reader(BytesIO(data))

@@ -1,6 +1,7 @@
 """What is asked of a picture and what is given back."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -12,6 +13,7 @@ class SourceFormat(StrEnum):
     WEBP = "webp"
     GIF = "gif"
     AVIF = "avif"
+    HEIC = "heic"
 
 
 class OutputFormat(StrEnum):
@@ -19,6 +21,7 @@ class OutputFormat(StrEnum):
 
     JPEG = "jpeg"
     WEBP = "webp"
+    AVIF = "avif"
 
     @property
     def content_type(self) -> str:
@@ -26,18 +29,28 @@ class OutputFormat(StrEnum):
 
     @property
     def extension(self) -> str:
-        return {OutputFormat.JPEG: "jpg", OutputFormat.WEBP: "webp"}[self]
+        return "jpg" if self is OutputFormat.JPEG else self.value
+
+
+class Fit(StrEnum):
+    """How a picture meets its box."""
+
+    CONTAIN = "contain"
+    """All of the picture, within the box: one side may be shorter than the box's."""
+    COVER = "cover"
+    """All of the box is filled: the middle of the picture, cropped to the box's aspect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenditionSpec:
-    """One rendition: the picture scaled to fit `box` (width, height in pixels), its aspect kept.
+    """One rendition: the picture scaled, its aspect kept, to meet `box` (width, height in pixels) as `fit` says.
 
     A smaller picture keeps its size unless `enlarge`. `background` (sRGB) shows where JPEG cannot be transparent.
     """
 
     name: str
     box: tuple[int, int]
+    fit: Fit = Fit.CONTAIN
     format: OutputFormat = OutputFormat.JPEG
     quality: int = 82
     background: tuple[int, int, int] = (255, 255, 255)
@@ -54,13 +67,18 @@ class RenditionSpec:
                 f"rendition {self.name!r}: background must be three levels 0 to 255, not {self.background}"
             )
 
-    def fit(self, size: tuple[int, int]) -> tuple[int, int]:
-        """The rendition's size for a picture of `size`; no side is ever 0."""
-        width, height = size
-        scale = min(self.box[0] / width, self.box[1] / height)
+    def scaled(self, size: tuple[int, int]) -> tuple[int, int]:
+        """What all of a picture of `size` measures at this rendition's scale, before a crop; no side is ever 0."""
+        choose = min if self.fit is Fit.CONTAIN else max
+        scale = choose(self.box[0] / size[0], self.box[1] / size[1])
         if scale >= 1 and not self.enlarge:
             return size
-        return max(1, round(width * scale)), max(1, round(height * scale))
+        return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+    def target(self, size: tuple[int, int]) -> tuple[int, int]:
+        """The rendition's size for a picture of `size`; no side is ever 0."""
+        width, height = self.scaled(size)
+        return min(width, self.box[0]), min(height, self.box[1])
 
 
 def default_specs(output: OutputFormat = OutputFormat.JPEG) -> tuple[RenditionSpec, ...]:
@@ -77,6 +95,9 @@ class Limits:
 
     max_pixels: int = 100_000_000
     max_side: int = 65_535
+    max_frames: int = 10_000
+    max_metadata_bytes: int = 16 * 2**20
+    """EXIF, XMP, colour profiles, comments and unknown blocks together."""
     max_scans: int = 100
     """Scans of a JPEG. Encoders write about ten; thousands of empty ones cost seconds of CPU each megabyte."""
     max_decode_bytes: int = 1_280 * 2**20
@@ -103,3 +124,5 @@ class Rendered:
     width: int
     height: int
     renditions: tuple[RenditionBytes, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What was seen in the pixels; see `labels`."""

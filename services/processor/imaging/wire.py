@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from processor.imaging.failure import FailureCode, Rejected
-from processor.imaging.rendition import Limits, OutputFormat, Rendered, RenditionBytes, RenditionSpec, SourceFormat
+from processor.imaging.rendition import Fit, Limits, OutputFormat, Rendered, RenditionBytes, RenditionSpec, SourceFormat
 
 PREFIX = struct.Struct(">IQ")
 """Bytes of the head, then bytes of the payload."""
@@ -36,6 +36,7 @@ def read_job(head: dict[str, Any]) -> tuple[list[RenditionSpec], Limits]:
         RenditionSpec(
             name=spec["name"],
             box=tuple(spec["box"]),
+            fit=Fit(spec["fit"]),
             format=OutputFormat(spec["format"]),
             quality=spec["quality"],
             background=tuple(spec["background"]),
@@ -55,6 +56,7 @@ def rendered(result: Rendered) -> list[bytes]:
         "kind": "rendered",
         "format": result.format,
         "size": (result.width, result.height),
+        "labels": dict(result.labels),
         "renditions": [
             {
                 "name": one.name,
@@ -115,7 +117,13 @@ def _read_rendered(reply: dict[str, Any], payload: bytes) -> Rendered:
             )
         )
     width, height = map(_natural, reply["size"])
-    return Rendered(format=SourceFormat(reply["format"]), width=width, height=height, renditions=tuple(renditions))
+    return Rendered(
+        format=SourceFormat(reply["format"]),
+        width=width,
+        height=height,
+        renditions=tuple(renditions),
+        labels={str(name): str(value) for name, value in reply["labels"].items()},
+    )
 
 
 def _natural(value: object) -> int:

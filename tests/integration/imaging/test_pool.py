@@ -20,7 +20,7 @@ import processor
 from processor.imaging.failure import Cancelled, DecoderUnavailable, FailureCode, Rejected
 from processor.imaging.pool import DecoderPool
 from processor.imaging.render import render
-from processor.imaging.rendition import Limits, default_specs
+from processor.imaging.rendition import Limits, OutputFormat, default_specs
 from support import pictures
 
 # The decoder's own time limits are tried out here, so the ceiling on scans is lifted.
@@ -321,6 +321,46 @@ def test_a_child_has_no_secrets_no_core_dumps_and_only_its_pipes(
         (line,) = (line for line in limits.splitlines() if line.startswith(name + " "))
         assert line.removeprefix(name).split()[:2] == [value, value]
     assert "NoNewPrivs:\t1" in status
+    assert "CapEff:\t0000000000000000" in status
+    (line,) = (line for line in limits.splitlines() if line.startswith("Max open files "))
+    assert line.removeprefix("Max open files ").split()[:2] == ["0", "0"]
+
+
+HOSTILE = """
+import os, resource, socket, subprocess, sys
+from processor.imaging.decoder_child import shut_in
+
+def attempt(name, what):
+    try:
+        what()
+    except Exception as error:
+        print(name, type(error).__name__)
+    else:
+        print(name, "worked")
+
+def reuse_a_closed_descriptor():
+    os.close(0)
+    socket.socket()
+
+shut_in()
+attempt("internet", lambda: socket.create_connection(("127.0.0.1", 9)))
+attempt("udp", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+attempt("unix", lambda: socket.socket(socket.AF_UNIX))
+attempt("pair", socket.socketpair)
+attempt("file", lambda: open("/etc/passwd"))
+attempt("parent", lambda: open(f"/proc/{os.getppid()}/environ"))
+attempt("program", lambda: subprocess.run(["true"], check=True))
+attempt("raise", lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+attempt("closed", reuse_a_closed_descriptor)
+"""
+
+
+@LINUX
+def test_a_child_that_was_taken_over_reaches_neither_network_nor_files_nor_programs() -> None:
+    shown = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, text=True, check=True, timeout=60)
+    results = dict(line.split() for line in shown.stdout.splitlines())
+    assert len(results) == 9
+    assert set(results.values()) <= {"OSError", "PermissionError", "ValueError"}, results
 
 
 PARENT = """
@@ -370,3 +410,30 @@ def test_a_child_imports_pillow_and_this_package_only() -> None:
         check=True,
     )
     assert shown.stdout.split() == ["PIL", "__main__", "darkroom", "processor"]
+
+
+def test_heic_is_decoded_in_a_child_too(pool: DecoderPool) -> None:
+    data = pictures.heic(pictures.quarters(600, 300))
+    assert pool.render(data, SPECS, LIMITS) == render(data, SPECS, LIMITS)
+
+
+@pytest.mark.parametrize("output", OutputFormat)
+def test_nothing_has_to_be_loaded_after_a_child_shut_itself_in(pool: DecoderPool, output: OutputFormat) -> None:
+    exif = pictures.oriented_exif(6, gps=True)
+    profile = pictures.swapped_profile()
+    xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    variants: list[tuple[str, str, dict[str, object]]] = [
+        ("CMYK", "JPEG", {"exif": exif, "icc_profile": profile, "progressive": True}),
+        ("RGB", "JPEG", {"xmp": xmp, "icc_profile": profile}),
+        ("RGBA", "PNG", {"exif": exif, "icc_profile": profile}),
+        ("P", "PNG", {}),
+        ("1", "PNG", {}),
+        ("RGBA", "WEBP", {"exif": exif, "icc_profile": profile, "xmp": xmp, "lossless": True}),
+        ("P", "GIF", {"comment": b"\xe4"}),
+        ("RGBA", "AVIF", {"exif": exif, "icc_profile": profile, "xmp": xmp}),
+    ]
+    files = [pictures.encoded(pictures.quarters(mode=mode), form, **options) for mode, form, options in variants]
+    files += [pictures.grey16_ramp(transparent=0), pictures.heic(pictures.quarters(mode="RGBA"), exif=exif)]
+    specs = default_specs(output)
+    for data in files:
+        assert pool.render(data, specs, LIMITS) == render(data, specs, LIMITS)

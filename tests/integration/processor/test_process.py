@@ -6,12 +6,14 @@ import signal
 import sys
 import threading
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import pytest
+from PIL import Image
 from pymongo.errors import OperationFailure
 
 from darkroom.assets import to_document
@@ -19,9 +21,11 @@ from darkroom.inbox import Claim, Claimed, Lease
 from darkroom.inbox.consumer import Finished, Later
 from darkroom.inbox.outage import Outage
 from darkroom.outbox import to_row
+from processor.classifier import Classifier, OnFailure, Picture
 from processor.imaging.failure import DecoderUnavailable
+from processor.imaging.labels import NAMES
 from processor.imaging.pool import DecoderPool
-from processor.objects import Bucket, ObjectMissing
+from processor.objects import Bucket, ObjectMissing, RejectedOriginals
 from processor.store import Conflict, Store
 from support import events, pictures
 from support.eventually import eventually
@@ -97,6 +101,106 @@ def test_a_picture_at_fault_fails_at_once(
     assert failure.code == code
     assert (world.row(delivery)["state"], world.row(delivery)["attempts"]) == ("COMPLETED", 1)
     assert world.keys(asset) == {"original.jpg"}
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+@pytest.mark.parametrize("policy", RejectedOriginals)
+def test_a_rejected_original_is_treated_by_policy(world: World, policy: RejectedOriginals, versioned: bool) -> None:
+    if versioned:
+        world.s3.put_bucket_versioning(Bucket=world.bucket, VersioningConfiguration={"Status": "Enabled"})
+    asset = world.upload(b"no picture")
+    head = world.s3.head_object(Bucket=world.bucket, Key=asset.object_key)
+    worker = replace(world.processor, rejected_originals=policy)
+    assert worker(world.delivery(asset, version_id=head.get("VersionId"))) == Finished()
+    assert world.types(asset) == FAILED
+    failure = world.asset(asset).failure
+    assert failure is not None
+    assert failure.code == "unsupported_format"
+    assert world.keys(asset) == (set() if policy is RejectedOriginals.DELETE else {"original.jpg"})
+    if policy is not RejectedOriginals.DELETE:
+        found = world.s3.get_object_tagging(Bucket=world.bucket, Key=asset.object_key)["TagSet"]
+        tags = {tag["Key"]: tag["Value"] for tag in found}
+        expected = {"darkroom-state": "rejected", "darkroom-failure": "unsupported_format"}
+        assert tags == (expected if policy is RejectedOriginals.TAG else {})
+
+
+def test_a_rejected_original_is_put_away_only_once_its_asset_is_failed(world: World) -> None:
+    asset = world.upload(b"no picture")
+    delivery = world.delivery(asset)
+    # The lease is lost unawares while it is looked at, so this worker may not say how it ended.
+    worker, _ = world.with_decoder(before=lambda _: world.take_over(delivery))
+    assert isinstance(replace(worker, rejected_originals=RejectedOriginals.DELETE)(delivery), Later)
+    assert world.types(asset) == ["Registered", "Processing"]
+    assert world.keys(asset) == {"original.jpg"}
+
+
+def test_a_good_original_is_neither_tagged_nor_deleted(world: World) -> None:
+    for policy in RejectedOriginals:
+        asset = world.upload()
+        assert replace(world.processor, rejected_originals=policy)(world.delivery(asset)) == Finished()
+        assert world.types(asset) == READY
+        assert "original.jpg" in world.keys(asset)
+        assert world.s3.get_object_tagging(Bucket=world.bucket, Key=asset.object_key)["TagSet"] == []
+
+
+def test_an_original_that_cannot_be_put_away_is_failed_all_the_same(world: World) -> None:
+    asset = world.upload(b"no picture")
+    delivery = world.delivery(asset)
+    # It disappears before it is tagged, which S3 refuses then.
+    gone, _ = world.with_decoder(
+        before=lambda _: world.s3.delete_object(Bucket=world.bucket, Key=asset.object_key),
+    )
+    assert replace(gone, rejected_originals=RejectedOriginals.TAG)(delivery) == Finished()
+    assert world.types(asset) == FAILED
+    assert world.row(delivery)["state"] == "COMPLETED"
+
+
+def test_labels_are_told_in_the_event_and_kept_with_the_asset(world: World) -> None:
+    asset = world.upload()
+    assert world.processor(world.delivery(asset)) == Finished()
+    assert world.types(asset) == READY
+    labels = world.asset(asset).labels
+    assert set(labels) == set(NAMES)
+    assert (labels["orientation"], labels["animated"], labels["has_alpha"]) == ("landscape", "false", "false")
+
+
+def broken(_: Picture) -> Mapping[str, str]:
+    raise RuntimeError("no model")
+
+
+def sized(picture: Picture) -> Mapping[str, str]:
+    with Image.open(BytesIO(picture.data)) as image:
+        return {"seen": f"{image.format} {image.width}x{image.height}", "asset": picture.asset_id}
+
+
+def test_an_own_classifiers_labels_stand_beside_the_others(world: World) -> None:
+    own = Classifier(sized, seconds=5, on_failure=OnFailure.RETRY, limit=1)
+    asset = world.upload()
+    assert replace(world.processor, classifier=own)(world.delivery(asset)) == Finished()
+    assert world.types(asset) == READY
+    labels = world.asset(asset).labels
+    assert (labels["seen"], labels["asset"]) == ("JPEG 300x200", asset.id)
+    assert set(NAMES) < set(labels)
+
+
+def test_a_classifier_that_fails_is_skipped_or_costs_attempts(world: World) -> None:
+    skip, retry = (Classifier(broken, seconds=5, on_failure=policy, limit=1) for policy in OnFailure)
+    skipped = world.upload()
+    assert replace(world.processor, classifier=skip)(world.delivery(skipped)) == Finished()
+    assert world.types(skipped) == READY
+    assert set(world.asset(skipped).labels) == set(NAMES)
+    retried = world.upload()
+    delivery = world.delivery(retried)
+    worker = replace(world.processor, classifier=retry)
+    for _ in range(2):
+        assert isinstance(worker(delivery), Later)
+        world.run_out()
+    assert worker(delivery) == Finished()
+    assert world.types(retried) == FAILED
+    failure = world.asset(retried).failure
+    assert failure is not None
+    assert failure.code == "retries_exhausted"
+    assert "no model" in failure.message
 
 
 def test_a_missing_object_is_tried_again_and_then_given_up(world: World) -> None:

@@ -10,6 +10,7 @@ from PIL import Image, ImageFile
 from processor.imaging.failure import FailureCode, Rejected
 from processor.imaging.render import render
 from processor.imaging.rendition import (
+    Fit,
     Limits,
     OutputFormat,
     Rendered,
@@ -21,6 +22,7 @@ from processor.imaging.rendition import (
 from support import pictures
 
 WHOLE = RenditionSpec(name="whole", box=(4096, 4096), quality=95)
+AVIF = RenditionSpec(name="whole", box=(4096, 4096), format=OutputFormat.AVIF, quality=95)
 WEBP = RenditionSpec(name="whole", box=(4096, 4096), format=OutputFormat.WEBP, quality=95)
 
 
@@ -75,6 +77,60 @@ def test_webp_by_setting() -> None:
     for rendition in made(pictures.jpeg(600, 300), *default_specs(OutputFormat.WEBP)).renditions:
         assert (rendition.content_type, rendition.extension) == ("image/webp", "webp")
         assert opened(rendition).format == "WEBP"
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA"])
+def test_avif_by_setting(mode: str) -> None:
+    data = pictures.encoded(pictures.quarters(600, 300, mode), "PNG")
+    for rendition in made(data, *default_specs(OutputFormat.AVIF)).renditions:
+        assert (rendition.content_type, rendition.extension) == ("image/avif", "avif")
+        image = opened(rendition)
+        assert (image.format, image.size) == ("AVIF", (rendition.width, rendition.height))
+        if mode.startswith("RGB"):
+            assert_upright(image)
+
+
+@pytest.mark.parametrize("output", OutputFormat)
+@pytest.mark.parametrize("size", [(1, 3000), (3000, 1), (1, 1)])
+def test_every_output_takes_the_thinnest_pictures(output: OutputFormat, size: tuple[int, int]) -> None:
+    data = pictures.encoded(Image.new("RGB", size, pictures.RED), "PNG")
+    (one,) = made(data, RenditionSpec(name="one", box=(256, 256), format=output)).renditions
+    assert opened(one).size == (one.width, one.height) == (min(size[0], 256), min(size[1], 256))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_cover_fills_the_box_with_the_middle(orientation: int, form: str) -> None:
+    # Black bands left and right, which a square from the middle does not show.
+    upright = Image.new("RGB", (3000, 1000))
+    upright.paste(pictures.quarters(1000, 1000), (1000, 0))
+    stored = pictures.stored_for(upright, orientation)
+    data = pictures.encoded(stored, form, exif=pictures.oriented_exif(orientation), quality=95)
+    square = RenditionSpec(name="square", box=(200, 200), fit=Fit.COVER, quality=95)
+    whole = RenditionSpec(name="whole", box=(1500, 1500))
+    for specs in ((square,), (square, whole), (whole, square)):
+        result = made(data, *specs)
+        found = {one.name: one for one in result.renditions}
+        image = opened(found["square"])
+        assert image.size == (200, 200)
+        assert_upright(image)
+        assert all(map(close_to, (image.getpixel((3, 3)), image.getpixel((196, 196))), (pictures.RED, pictures.WHITE)))
+        assert [one.name for one in result.renditions] == [spec.name for spec in specs]
+
+
+@pytest.mark.parametrize(
+    ("size", "enlarge", "expected"),
+    [
+        ((50, 40), False, (50, 40)),
+        ((500, 50), False, (100, 50)),
+        ((50, 40), True, (100, 100)),
+        ((1, 9000), False, (1, 100)),
+    ],
+)
+def test_cover_of_a_small_picture(size: tuple[int, int], enlarge: bool, expected: tuple[int, int]) -> None:
+    spec = RenditionSpec(name="square", box=(100, 100), fit=Fit.COVER, enlarge=enlarge)
+    (one,) = made(pictures.jpeg(*size), spec).renditions
+    assert opened(one).size == expected
 
 
 def test_a_small_picture_is_enlarged_only_when_asked() -> None:
@@ -145,6 +201,17 @@ def test_orientation_that_only_xmp_knows_is_applied() -> None:
     assert_upright(opened(result.renditions[0]))
 
 
+@pytest.mark.parametrize("form", ["JPEG", "WEBP"])
+@pytest.mark.parametrize("by_exif", [None, 8])
+def test_xmp_turns_a_picture_only_where_exif_does_not(form: str, by_exif: int | None) -> None:
+    xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    stored = pictures.stored_for(pictures.quarters(80, 40), by_exif or 6)
+    options = {} if by_exif is None else {"exif": pictures.oriented_exif(by_exif)}
+    result = made(pictures.encoded(stored, form, xmp=xmp, quality=95, **options), WHOLE)
+    assert (result.width, result.height) == (80, 40)
+    assert_upright(opened(result.renditions[0]))
+
+
 @pytest.mark.parametrize("value", [0, 9, 65_535])
 def test_an_orientation_that_does_not_exist_is_ignored(value: int) -> None:
     result = made(pictures.jpeg(80, 40, exif=pictures.oriented_exif(value)), WHOLE)
@@ -180,7 +247,7 @@ def test_nothing_and_next_to_nothing(data: bytes) -> None:
         pictures.encoded(pictures.quarters(), "TIFF"),
         pictures.encoded(pictures.quarters(), "BMP"),
         pictures.encoded(pictures.quarters(), "JPEG2000"),
-        b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf" + bytes(40),
+        b"\0\0\0\x18ftypmif1\0\0\0\0mif1miaf" + bytes(40),
     ],
 )
 def test_formats_by_content_with_no_reader_but_those_allowed(data: bytes) -> None:
@@ -337,7 +404,7 @@ def test_of_a_multi_picture_jpeg_the_first_picture_counts() -> None:
     assert (result.format, result.width, result.height) == (SourceFormat.JPEG, 64, 40)
 
 
-@pytest.mark.parametrize("output", [WHOLE, WEBP])
+@pytest.mark.parametrize("output", [WHOLE, WEBP, AVIF])
 def test_no_metadata_is_carried_over(output: RenditionSpec) -> None:
     data = pictures.jpeg(
         comment=b"<script>alert(1)</script>",

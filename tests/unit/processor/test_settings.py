@@ -3,7 +3,9 @@
 import pytest
 
 from darkroom.runtime.settings import load
-from processor.imaging.rendition import OutputFormat, RenditionSpec, default_specs
+from processor.classifier import OnFailure
+from processor.imaging.rendition import Fit, Limits, OutputFormat, RenditionSpec, default_specs
+from processor.objects import RejectedOriginals
 from processor.settings import Settings
 
 
@@ -23,10 +25,31 @@ def test_three_variables_are_enough() -> None:
 
 
 def test_renditions_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DARKROOM_RENDITIONS", '[{"name": "tiny", "box": [16, 16], "format": "webp", "quality": 70}]')
-    assert load(Settings).renditions == (
-        RenditionSpec(name="tiny", box=(16, 16), format=OutputFormat.WEBP, quality=70),
+    monkeypatch.setenv(
+        "DARKROOM_RENDITIONS", '[{"name": "tiny", "box": [16, 16], "fit": "cover", "format": "avif", "quality": 70}]'
     )
+    assert load(Settings).renditions == (
+        RenditionSpec(name="tiny", box=(16, 16), fit=Fit.COVER, format=OutputFormat.AVIF, quality=70),
+    )
+
+
+def test_ceilings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MAX_SIDE", 5000), ("MAX_FRAMES", 7), ("MAX_METADATA_BYTES", 1000), ("MAX_PIXELS", 10_000)):
+        monkeypatch.setenv(f"DARKROOM_{name}", str(value))
+    monkeypatch.setenv("DARKROOM_DECODE_MEMORY_BYTES", str(512 * 2**20))
+    assert load(Settings).limits == Limits(
+        max_pixels=10_000, max_side=5000, max_frames=7, max_metadata_bytes=1000, max_decode_bytes=320 * 2**20
+    )
+
+
+def test_the_policies_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(Settings).rejected_originals is RejectedOriginals.TAG
+    monkeypatch.setenv("DARKROOM_REJECTED_ORIGINALS", "delete")
+    monkeypatch.setenv("DARKROOM_CLASSIFIER", "mine:classify")
+    monkeypatch.setenv("DARKROOM_CLASSIFIER_ON_FAILURE", "retry")
+    settings = load(Settings)
+    assert (settings.rejected_originals, settings.classifier) == (RejectedOriginals.DELETE, "mine:classify")
+    assert settings.classifier_on_failure is OnFailure.RETRY
 
 
 @pytest.mark.parametrize(
@@ -35,6 +58,8 @@ def test_renditions_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
         ("RENDITIONS", '[{"name": "a", "box": [1, 1]}, {"name": "a", "box": [2, 2]}]', "name of its own"),
         ("RENDITIONS", '[{"name": "original", "box": [1, 1]}]', "none is called original"),
         ("RENDITIONS", '[{"name": "a", "box": [0, 1]}]', "box must be"),
+        ("RENDITIONS", '[{"name": "a", "box": [1, 1], "fit": "stretch"}]', "DARKROOM_RENDITIONS"),
+        ("REJECTED_ORIGINALS", "burn", "DARKROOM_REJECTED_ORIGINALS"),
         ("RENDITIONS", "[]", "DARKROOM_RENDITIONS"),
         ("GROUP_PROTOCOL", "eager", "DARKROOM_GROUP_PROTOCOL"),
         ("MAX_ATTEMPTS", "0", "DARKROOM_MAX_ATTEMPTS"),

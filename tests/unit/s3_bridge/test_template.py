@@ -6,6 +6,7 @@ import pytest
 from samtranslator.yaml_helper import yaml_parse
 
 from darkroom.local.deployment import VISIBILITY_TIMES_TIMEOUT, template_path
+from processor.objects import REJECTED
 from s3_bridge.notification import EXTENSIONS
 
 TEMPLATE: dict[str, Any] = yaml_parse(template_path().read_text(encoding="utf-8"))
@@ -69,7 +70,19 @@ def test_the_bucket_is_versioned_encrypted_private_and_outlives_the_stack() -> N
     ("role", "actions"),
     [
         ("AssetApiRole", {"s3:PutObject", "s3:GetObject", "s3:GetObjectVersion"}),
-        ("ProcessorRole", {"s3:PutObject", "s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"}),
+        (
+            "ProcessorRole",
+            {
+                "s3:PutObject",
+                "s3:GetObject",
+                "s3:GetObjectVersion",
+                "s3:ListBucket",
+                "s3:PutObjectTagging",
+                "s3:PutObjectVersionTagging",
+                "s3:DeleteObject",
+                "s3:DeleteObjectVersion",
+            },
+        ),
         ("OutboxRelayRole", set()),
         ("BridgePollerRole", {"sqs:ReceiveMessage", "sqs:DeleteMessage"}),
         (
@@ -91,3 +104,10 @@ def test_each_role_may_do_what_its_service_does_and_no_more(role: str, actions: 
         if statement["Effect"] == "Allow":
             allowed |= {statement["Action"]} if isinstance(statement["Action"], str) else set(statement["Action"])
     assert allowed == actions
+
+
+def test_what_processors_tag_as_rejected_is_what_the_life_cycle_removes() -> None:
+    rules = RESOURCES["Bucket"]["LifecycleConfiguration"]["Rules"]
+    (rule,) = (rule for rule in rules if rule["Id"] == "expire-rejected-originals")
+    assert rule["TagFilters"] == [REJECTED]
+    assert rule["Status"] == "Enabled"
