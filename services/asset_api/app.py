@@ -3,14 +3,16 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import httpx
 from fastapi import FastAPI
 from pymongo.errors import PyMongoError
 from starlette.middleware.cors import CORSMiddleware
 
 from asset_api import problems
-from asset_api.auth import Bearer, Tokens
+from asset_api.auth import SecretKey, Tokens
 from asset_api.edge import REQUEST_ID, Edge
 from asset_api.errors import StartRefused
+from asset_api.jwks import IssuerKeys, fetch_from
 from asset_api.page import page_router
 from asset_api.presign import Presigner
 from asset_api.routes import assets_router, health_router
@@ -19,10 +21,15 @@ from asset_api.store import AssetStore
 from darkroom.runtime.mongo import AsyncClient, NotAReplicaSet, check_replica_set, connect_async
 from darkroom.runtime.s3 import aws_session
 
+JWKS_SECONDS = 5.0
+"""The longest that a fetch of the issuer's keys may take."""
+
 
 def create_app(settings: Settings) -> FastAPI:
     """The API. Nothing is connected before its lifespan begins, which raises StartRefused when it cannot work."""
-    client = connect_async(settings.mongo_url.get_secret_value(), appname="darkroom-asset-api")
+    client = connect_async(
+        settings.mongo_url.get_secret_value(), appname="darkroom-asset-api", maxPoolSize=settings.mongo_connections
+    )
     store = AssetStore(client=client, database=settings.mongo_database, seconds=settings.mongo_seconds)
     presigner = Presigner(
         session=aws_session(),
@@ -31,8 +38,10 @@ def create_app(settings: Settings) -> FastAPI:
         upload_seconds=settings.upload_url_seconds,
         download_seconds=settings.download_url_seconds,
     )
+    http = httpx.AsyncClient()
+    issuer_keys = None if settings.jwks_url is None else issuer(settings.jwks_url, settings, http)
     tokens = Tokens(
-        secret=settings.jwt_secret.get_secret_value(),
+        keys=issuer_keys or secret_key(settings),
         audience=settings.jwt_audience,
         issuer=settings.jwt_issuer,
         leeway_seconds=settings.jwt_leeway_seconds,
@@ -42,8 +51,14 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         try:
             await prepare(client=client, store=store, presigner=presigner)
+            if issuer_keys is not None:
+                # The first caller need not wait; an issuer that is down does not keep the service from starting.
+                await issuer_keys.refresh()
             yield
         finally:
+            if issuer_keys is not None:
+                await issuer_keys.close()
+            await http.aclose()
             await client.close()
 
     # No /docs: its page would load scripts from elsewhere. The description itself is at /openapi.json.
@@ -63,7 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
         assets_router(
             store=store,
             presigner=presigner,
-            bearer=Bearer(tokens),
+            tokens=tokens,
             max_upload_bytes=settings.max_upload_bytes,
             body_seconds=settings.body_seconds,
         )
@@ -71,6 +86,23 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(health_router(store=store))
     app.include_router(page_router(presigner=presigner))
     return app
+
+
+def issuer(url: str, settings: Settings, http: httpx.AsyncClient) -> IssuerKeys:
+    """The keys of the issuer at ``url``."""
+    return IssuerKeys(
+        fetch_from(url, http, seconds=JWKS_SECONDS),
+        min_seconds=settings.jwks_min_seconds,
+        refresh_seconds=settings.jwks_refresh_seconds,
+        keep_seconds=settings.jwks_keep_seconds,
+    )
+
+
+def secret_key(settings: Settings) -> SecretKey:
+    """The key that development has."""
+    if settings.jwt_secret is None:
+        raise StartRefused("Set DARKROOM_JWKS_URL or DARKROOM_JWT_SECRET: nobody can be told from anybody without.")
+    return SecretKey(settings.jwt_secret.get_secret_value())
 
 
 async def prepare(*, client: AsyncClient, store: AssetStore, presigner: Presigner) -> None:

@@ -49,6 +49,7 @@ class Problems(Enum):
     MISSING_KEY = Kind("missing-idempotency-key", 400, "The Idempotency-Key header is missing")
     INVALID_KEY = Kind("invalid-idempotency-key", 400, "The Idempotency-Key header is not valid")
     UNAUTHENTICATED = Kind("unauthenticated", 401, "A valid bearer token is needed")
+    INSUFFICIENT_SCOPE = Kind("insufficient-scope", 403, "The token does not allow this")
     NOT_FOUND = Kind("not-found", 404, "There is no such thing here")
     METHOD_NOT_ALLOWED = Kind("method-not-allowed", 405, "The method is not allowed here")
     BODY_TIMEOUT = Kind("body-timeout", 408, "The body did not arrive in time")

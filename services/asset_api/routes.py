@@ -13,7 +13,7 @@ from pymongo.errors import PyMongoError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from asset_api.auth import Bearer, Caller
+from asset_api.auth import Bearer, Caller, Scope, Tokens
 from asset_api.presign import Presigner, utc_now
 from asset_api.problems import MEDIA_TYPE, Problem, Problems, unavailable
 from asset_api.registration import KeyReused, register
@@ -71,7 +71,7 @@ def assets_router(
     *,
     store: AssetStore,
     presigner: Presigner,
-    bearer: Bearer,
+    tokens: Tokens,
     max_upload_bytes: int,
     body_seconds: float,
     clock: Callable[[], datetime] = utc_now,
@@ -79,6 +79,7 @@ def assets_router(
 ) -> APIRouter:
     """``/assets``."""
     router = APIRouter(tags=["assets"])
+    reader, writer = Bearer(tokens, scope=Scope.READ), Bearer(tokens, scope=Scope.WRITE)
 
     @router.post(
         "/assets",
@@ -86,12 +87,12 @@ def assets_router(
         response_model=RegisteredView,
         responses={
             200: {"model": RegisteredView, "description": "The asset of an earlier equal request with this key"},
-            **problems(400, 401, 408, 413, 415, 422, 500, 503),
+            **problems(400, 401, 403, 408, 413, 415, 422, 500, 503),
         },
         openapi_extra=REGISTER_OPENAPI,
         summary="Register an upload and get the URL to send it to",
     )
-    async def register_asset(request: Request, caller: Annotated[Caller, Depends(bearer)]) -> Response:
+    async def register_asset(request: Request, caller: Annotated[Caller, Depends(writer)]) -> Response:
         key = parse_idempotency_key(request.headers.getlist("idempotency-key"))
         wanted = parse_upload(await read_json(request, seconds=body_seconds), max_upload_bytes=max_upload_bytes)
         try:
@@ -119,10 +120,10 @@ def assets_router(
     @router.get(
         "/assets/{asset_id}",
         response_model=AssetView,
-        responses=problems(401, 404, 500, 503),
+        responses=problems(401, 403, 404, 500, 503),
         summary="An asset's state, and URLs of its pictures once it is READY",
     )
-    async def get_asset(asset_id: str, caller: Annotated[Caller, Depends(bearer)]) -> Response:
+    async def get_asset(asset_id: str, caller: Annotated[Caller, Depends(reader)]) -> Response:
         asset = None
         if _ASSET_ID.fullmatch(asset_id):
             asset = await store.by_id(owner_id=caller.owner_id, asset_id=asset_id)

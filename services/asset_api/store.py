@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Hashable, Mapping
+from typing import Any, TypeVar
 
 import pymongo
 from pymongo import IndexModel, ReturnDocument
@@ -18,6 +18,8 @@ from darkroom.runtime.mongo import TRANSACTION, AsyncClient, Document
 WRITE_CONFLICT = 112
 FIRST_WAIT_SECONDS = 0.004
 LONGEST_WAIT_SECONDS = 0.1
+
+ResultT = TypeVar("ResultT")
 
 
 class _AnotherIsRegistering(Exception):
@@ -34,7 +36,8 @@ class AssetStore:
         self._assets = self._db[documents.COLLECTION]
         self._outbox = self._db[outbox.COLLECTION]
         self._seconds = seconds
-        self._registering: dict[tuple[str, str], asyncio.Task[Asset]] = {}
+        self._reading: dict[Hashable, asyncio.Task[Asset | None]] = {}
+        self._registering: dict[Hashable, asyncio.Task[Asset]] = {}
 
     async def ensure_indexes(self) -> None:
         """Create what is missing, before any traffic.
@@ -57,23 +60,15 @@ class AssetStore:
 
     async def by_key(self, *, owner_id: str, idempotency_key: str) -> Asset | None:
         """The owner's asset of this key, as a majority of the servers has it."""
-        return await self._find({"owner_id": owner_id, "idempotency_key": idempotency_key})
+        key = {"owner_id": owner_id, "idempotency_key": idempotency_key}
+        # One read a key and process: a storm of retries must not fill the queue for connections beyond the deadline.
+        return await _shared(self._reading, (owner_id, idempotency_key), lambda: self._find(key))
 
     async def register(self, candidate: Change) -> Asset:
         """Store the candidate and its event in one transaction, unless the key has an asset: then give that one."""
         key = (candidate.after.owner_id, candidate.after.idempotency_key)
-        running = self._registering.get(key)
-        if running is None:
-            # One transaction a key and process: hundreds at once would only wait for each other, beyond the deadline.
-            running = self._registering[key] = asyncio.create_task(self._register(candidate))
-            running.add_done_callback(lambda ended: self._forget(key, ended))
-        # Shielded: a client that goes away does not take the others' answer with it.
-        return await asyncio.shield(running)
-
-    def _forget(self, key: tuple[str, str], ended: asyncio.Task[Asset]) -> None:
-        del self._registering[key]
-        if not ended.cancelled():
-            ended.exception()  # seen, also when every client has gone away
+        # One transaction a key and process: hundreds at once would only wait for each other, beyond the deadline.
+        return await _shared(self._registering, key, lambda: self._register(candidate))
 
     async def _register(self, candidate: Change) -> Asset:
         key = {"owner_id": candidate.after.owner_id, "idempotency_key": candidate.after.idempotency_key}
@@ -121,3 +116,21 @@ class AssetStore:
         with pymongo.timeout(self._seconds):
             document = await self._assets.find_one(where)
         return None if document is None else from_document(document)
+
+
+async def _shared(
+    running: dict[Hashable, asyncio.Task[ResultT]], key: Hashable, begin: Callable[[], Coroutine[Any, Any, ResultT]]
+) -> ResultT:
+    """The result of what runs for this key, which is begun if nothing does."""
+    task = running.get(key)
+    if task is None:
+        task = running[key] = asyncio.create_task(begin())
+
+        def forget(ended: asyncio.Task[ResultT]) -> None:
+            del running[key]
+            if not ended.cancelled():
+                ended.exception()  # seen, also when every client has gone away
+
+        task.add_done_callback(forget)
+    # Shielded: a client that goes away does not take the others' answer with it.
+    return await asyncio.shield(task)

@@ -1,6 +1,7 @@
 """``darkroom token``: a bearer token for development."""
 
 import os
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -8,12 +9,24 @@ import typer
 from darkroom.runtime.tokens import mint
 
 
+class Scope(StrEnum):
+    """What a token may allow."""
+
+    READ = "assets:read"
+    WRITE = "assets:write"
+    ADMIN = "assets:admin"
+
+
 def token(
     owner: Annotated[str, typer.Argument(help="Whose token it is: the sub claim, and the owner of what is uploaded.")],
     hours: Annotated[float, typer.Option(min=0.01, help="How long it is valid.")] = 24,
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="What it allows; may be given several times. Default: read and write.")
+    ] = None,
 ) -> None:
     """Print a token signed with DARKROOM_JWT_SECRET, which must be the API's own."""
     secret = os.environ.get("DARKROOM_JWT_SECRET")
     if not secret:
         raise typer.BadParameter("DARKROOM_JWT_SECRET is not set; give it the value that the API runs with.")
-    print(mint(secret, owner=owner, seconds=round(hours * 3600)))
+    scopes = scope or [Scope.READ, Scope.WRITE]
+    print(mint(secret, owner=owner, seconds=round(hours * 3600), scopes=scopes))

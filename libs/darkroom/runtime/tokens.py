@@ -1,5 +1,6 @@
 """Bearer tokens for development and operations: what the API's HS256 check accepts."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import jwt
@@ -7,10 +8,20 @@ import jwt
 ALGORITHM = "HS256"
 AUDIENCE = "darkroom"
 ISSUER = "darkroom"
+SCOPES = ("assets:read", "assets:write")
+"""What a token allows unless it is asked for less or more."""
 
 
-def mint(secret: str, *, owner: str, seconds: float = 3600, audience: str = AUDIENCE, issuer: str = ISSUER) -> str:
-    """A token with which its bearer acts as ``owner`` for ``seconds``.
+def mint(
+    secret: str,
+    *,
+    owner: str,
+    seconds: float = 3600,
+    audience: str = AUDIENCE,
+    issuer: str = ISSUER,
+    scopes: Iterable[str] = SCOPES,
+) -> str:
+    """A token with which its bearer acts as ``owner`` for ``seconds``, within ``scopes``.
 
     Raises:
         ValueError: the owner is empty.
@@ -19,5 +30,12 @@ def mint(secret: str, *, owner: str, seconds: float = 3600, audience: str = AUDI
     if not owner.strip():
         raise ValueError("owner: empty; name who the token is for")
     now = datetime.now(UTC)
-    claims = {"sub": owner, "aud": audience, "iss": issuer, "iat": now, "exp": now + timedelta(seconds=seconds)}
+    claims = {
+        "sub": owner,
+        "aud": audience,
+        "iss": issuer,
+        "iat": now,
+        "exp": now + timedelta(seconds=seconds),
+        "scope": " ".join(scopes),
+    }
     return jwt.encode(claims, secret, algorithm=ALGORITHM)

@@ -51,6 +51,20 @@ def test_one_process_runs_one_transaction_for_one_key(mongo_url: str, mongo_db: 
     assert mongo_db.assets.count_documents({}) == mongo_db.outbox_events.count_documents({}) == 1
 
 
+def test_one_process_reads_once_for_one_key(mongo_url: str, mongo_db: Db) -> None:
+    commands = Commands()
+
+    async def read_all() -> list[Asset | None]:
+        async with connect_async(mongo_url, event_listeners=[commands]) as client:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=10)
+            made = await store.register(registered(idempotency_key=KEY))
+            owner = made.owner_id
+            return await asyncio.gather(*(store.by_key(owner_id=owner, idempotency_key=KEY) for _ in range(500)))
+
+    assert len({asset and asset.id for asset in asyncio.run(read_all())}) == 1
+    assert commands.counted["find"] == 1
+
+
 def test_who_goes_away_takes_nobodys_answer_with_it(mongo_url: str, mongo_db: Db) -> None:
     async def first_goes_away() -> Asset:
         async with connect_async(mongo_url) as client:
