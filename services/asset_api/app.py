@@ -15,6 +15,7 @@ from asset_api.errors import StartRefused
 from asset_api.jwks import IssuerKeys, fetch_from
 from asset_api.page import page_router
 from asset_api.presign import Presigner
+from asset_api.quota import Limits, Quota
 from asset_api.routes import assets_router, health_router
 from asset_api.settings import Settings
 from asset_api.store import AssetStore
@@ -30,7 +31,13 @@ def create_app(settings: Settings) -> FastAPI:
     client = connect_async(
         settings.mongo_url.get_secret_value(), appname="darkroom-asset-api", maxPoolSize=settings.mongo_connections
     )
-    store = AssetStore(client=client, database=settings.mongo_database, seconds=settings.mongo_seconds)
+    quota = Quota(
+        client=client,
+        database=settings.mongo_database,
+        limits=Limits(per_minute=settings.registrations_per_minute, uploading=settings.uploading_limit),
+        seconds=settings.mongo_seconds,
+    )
+    store = AssetStore(client=client, database=settings.mongo_database, seconds=settings.mongo_seconds, quota=quota)
     presigner = Presigner(
         session=aws_session(),
         bucket=settings.bucket,

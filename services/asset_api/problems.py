@@ -57,6 +57,8 @@ class Problems(Enum):
     UNSUPPORTED_MEDIA_TYPE = Kind("unsupported-media-type", 415, "The body must be application/json")
     INVALID_REQUEST = Kind("invalid-request", 422, "The request breaks a rule")
     KEY_REUSED = Kind("idempotency-key-reused", 422, "The Idempotency-Key was used with another request")
+    TOO_MANY_REGISTRATIONS = Kind("too-many-registrations", 429, "Too many uploads were registered in this minute")
+    TOO_MANY_UPLOADS = Kind("too-many-uploads", 429, "Too many uploads are registered and not done")
     INTERNAL = Kind("internal", 500, "The service failed")
     UNAVAILABLE = Kind("unavailable", 503, "The service cannot answer now")
 

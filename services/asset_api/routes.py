@@ -16,6 +16,7 @@ from starlette.responses import Response
 from asset_api.auth import Bearer, Caller, Scope, Tokens
 from asset_api.presign import Presigner, utc_now
 from asset_api.problems import MEDIA_TYPE, Problem, Problems, unavailable
+from asset_api.quota import QuotaExceeded, TooManyRegistrations
 from asset_api.registration import KeyReused, register
 from asset_api.requests import MAX_BODY_BYTES, UploadRequest, parse_idempotency_key, parse_upload
 from asset_api.store import AssetStore
@@ -87,7 +88,7 @@ def assets_router(
         response_model=RegisteredView,
         responses={
             200: {"model": RegisteredView, "description": "The asset of an earlier equal request with this key"},
-            **problems(400, 401, 403, 408, 413, 415, 422, 500, 503),
+            **problems(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
         },
         openapi_extra=REGISTER_OPENAPI,
         summary="Register an upload and get the URL to send it to",
@@ -110,6 +111,13 @@ def assets_router(
             raise Problem(
                 Problems.KEY_REUSED,
                 "This Idempotency-Key belongs to a request with other content. Use a new key for another upload.",
+            ) from None
+        except QuotaExceeded as refused:
+            many = isinstance(refused, TooManyRegistrations)
+            raise Problem(
+                Problems.TOO_MANY_REGISTRATIONS if many else Problems.TOO_MANY_UPLOADS,
+                f"{refused} Try again with the same Idempotency-Key.",
+                headers={"Retry-After": str(refused.retry_after)},
             ) from None
         view = await registered_view(registered.asset, presigner=presigner)
         location = f"/assets/{registered.asset.id}"

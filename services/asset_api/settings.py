@@ -39,6 +39,12 @@ class Settings(MongoSettings, S3Settings, LogSettings):
     jwt_issuer: str = Field(default=ISSUER, min_length=1, description="the issuer that a token must name")
     jwt_leeway_seconds: float = Field(default=10.0, ge=0, le=120, description="how far clocks may differ")
     max_upload_bytes: int = Field(default=50_000_000, ge=1, le=5_000_000_000, description="the largest upload")
+    registrations_per_minute: int = Field(
+        default=600, ge=1, description="how many uploads an owner may register a minute"
+    )
+    uploading_limit: int = Field(
+        default=1000, ge=1, description="how many of an owner's assets may wait for their bytes at one time"
+    )
     upload_url_seconds: int = Field(default=900, ge=1, le=604_800, description="how long an upload's URL works")
     download_url_seconds: int = Field(default=300, ge=1, le=604_800, description="how long a download's URL works")
     s3_public_endpoint_url: str | None = Field(

@@ -10,6 +10,7 @@ from pymongo import IndexModel, ReturnDocument
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
+from asset_api.quota import Quota
 from darkroom import outbox
 from darkroom.assets import Asset, Change, documents, from_document, to_document
 from darkroom.outbox import rows
@@ -30,12 +31,13 @@ class AssetStore:
     """Assets of MongoDB. Each call ends within ``seconds``, by an answer or by a PyMongoError whose ``timeout`` is
     true."""
 
-    def __init__(self, *, client: AsyncClient, database: str, seconds: float) -> None:
+    def __init__(self, *, client: AsyncClient, database: str, seconds: float, quota: Quota | None = None) -> None:
         self._client = client
         self._db = client[database]
         self._assets = self._db[documents.COLLECTION]
         self._outbox = self._db[outbox.COLLECTION]
         self._seconds = seconds
+        self._quota = quota
         self._reading: dict[Hashable, asyncio.Task[Asset | None]] = {}
         self._registering: dict[Hashable, asyncio.Task[Asset]] = {}
 
@@ -48,6 +50,8 @@ class AssetStore:
         """
         for collection, indexes in ((self._assets, documents.INDEXES), (self._outbox, rows.INDEXES)):
             await collection.create_indexes([IndexModel(keys, **options) for keys, options in indexes])
+        if self._quota is not None:
+            await self._quota.ensure_indexes()
 
     async def ping(self, *, seconds: float = 2.0) -> None:
         """Whether the primary answers."""
@@ -65,10 +69,26 @@ class AssetStore:
         return await _shared(self._reading, (owner_id, idempotency_key), lambda: self._find(key))
 
     async def register(self, candidate: Change) -> Asset:
-        """Store the candidate and its event in one transaction, unless the key has an asset: then give that one."""
+        """Store the candidate and its event in one transaction, unless the key has an asset: then give that one.
+
+        Raises:
+            QuotaExceeded: the key has no asset, and its owner may not register another one now.
+
+        """
         key = (candidate.after.owner_id, candidate.after.idempotency_key)
         # One transaction a key and process: hundreds at once would only wait for each other, beyond the deadline.
-        return await _shared(self._registering, key, lambda: self._register(candidate))
+        return await _shared(self._registering, key, lambda: self._admit_and_register(candidate))
+
+    async def _admit_and_register(self, candidate: Change) -> Asset:
+        if self._quota is None:
+            return await self._register(candidate)
+        place = {"owner_id": candidate.after.owner_id, "asset_id": candidate.after.id}
+        await self._quota.admit(**place)
+        asset = await self._register(candidate)
+        if asset.id != candidate.after.id:
+            # Another process was faster with this key, and what is no registration must not count as one.
+            await self._quota.give_back(**place)
+        return asset
 
     async def _register(self, candidate: Change) -> Asset:
         key = {"owner_id": candidate.after.owner_id, "idempotency_key": candidate.after.idempotency_key}

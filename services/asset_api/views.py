@@ -47,6 +47,8 @@ class AssetView(BaseModel):
     filename: str
     content_type: str
     size: int
+    reference: str | None
+    metadata: dict[str, str]
     failure: FailureView | None
     original: OriginalView | None
     renditions: list[RenditionView]
@@ -90,6 +92,8 @@ async def _fields(asset: Asset, *, presigner: Presigner) -> dict[str, object]:
         "filename": asset.filename,
         "content_type": asset.content_type,
         "size": asset.size,
+        "reference": asset.reference,
+        "metadata": asset.metadata or {},
         "failure": None if failure is None else FailureView(code=failure.code, message=failure.message),
         "original": original,
         "renditions": renditions,

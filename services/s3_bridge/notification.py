@@ -25,7 +25,7 @@ from darkroom.contracts.envelope import Event
 from darkroom.contracts.events import UUID_PATTERN, AssetUploaded
 from darkroom.contracts.ids import upload_event_id
 
-EXTENSIONS = ("jpg", "png", "webp", "gif", "avif")
+EXTENSIONS = ("jpg", "png", "webp", "gif", "avif", "heic", "heif")
 """Of originals; the notifications in deploy/aws/template.yaml name the same ones."""
 
 # Used with fullmatch: a pattern that ends in $ would let a newline through.
