@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import httpx
 from fastapi import FastAPI
@@ -10,12 +11,15 @@ from starlette.middleware.cors import CORSMiddleware
 
 from asset_api import problems
 from asset_api.auth import SecretKey, Tokens
+from asset_api.cloudfront import CloudFront
 from asset_api.edge import REQUEST_ID, Edge
 from asset_api.errors import StartRefused
 from asset_api.jwks import IssuerKeys, fetch_from
+from asset_api.life import life_router
 from asset_api.page import page_router
 from asset_api.presign import Presigner
 from asset_api.quota import Limits, Quota
+from asset_api.reading import reading_router
 from asset_api.routes import assets_router, health_router
 from asset_api.settings import Settings
 from asset_api.store import AssetStore
@@ -44,6 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
         endpoint_url=settings.s3_public_endpoint_url,
         upload_seconds=settings.upload_url_seconds,
         download_seconds=settings.download_url_seconds,
+        cloudfront=cloudfront(settings),
     )
     http = httpx.AsyncClient()
     issuer_keys = None if settings.jwks_url is None else issuer(settings.jwks_url, settings, http)
@@ -76,9 +81,9 @@ def create_app(settings: Settings) -> FastAPI:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", REQUEST_ID],
-            expose_headers=["Idempotency-Replayed", "Location", "Retry-After", REQUEST_ID],
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", REQUEST_ID],
+            expose_headers=["ETag", "Idempotency-Replayed", "Link", "Location", "Retry-After", REQUEST_ID],
             max_age=600,
         )
     app.include_router(
@@ -87,12 +92,23 @@ def create_app(settings: Settings) -> FastAPI:
             presigner=presigner,
             tokens=tokens,
             max_upload_bytes=settings.max_upload_bytes,
+            uploading=timedelta(hours=settings.uploading_hours),
             body_seconds=settings.body_seconds,
         )
     )
+    app.include_router(reading_router(store=store, presigner=presigner, tokens=tokens))
+    app.include_router(life_router(store=store, presigner=presigner, tokens=tokens))
     app.include_router(health_router(store=store))
     app.include_router(page_router(presigner=presigner))
     return app
+
+
+def cloudfront(settings: Settings) -> CloudFront | None:
+    """The distribution that downloads go through, if one is set up."""
+    url, key_id, private_key = settings.cloudfront_url, settings.cloudfront_key_id, settings.cloudfront_private_key
+    if url is None or key_id is None or private_key is None:
+        return None
+    return CloudFront(base_url=url, key_id=key_id, private_key=private_key.get_secret_value())
 
 
 def issuer(url: str, settings: Settings, http: httpx.AsyncClient) -> IssuerKeys:

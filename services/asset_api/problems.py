@@ -53,6 +53,7 @@ class Problems(Enum):
     NOT_FOUND = Kind("not-found", 404, "There is no such thing here")
     METHOD_NOT_ALLOWED = Kind("method-not-allowed", 405, "The method is not allowed here")
     BODY_TIMEOUT = Kind("body-timeout", 408, "The body did not arrive in time")
+    WRONG_STATE = Kind("wrong-state", 409, "The asset's state does not allow this")
     BODY_TOO_LARGE = Kind("body-too-large", 413, "The body is too large")
     UNSUPPORTED_MEDIA_TYPE = Kind("unsupported-media-type", 415, "The body must be application/json")
     INVALID_REQUEST = Kind("invalid-request", 422, "The request breaks a rule")
@@ -73,10 +74,13 @@ class Problem(Exception):
         *,
         errors: Sequence[FieldError] = (),
         headers: Mapping[str, str] | None = None,
+        members: Mapping[str, str] | None = None,
     ) -> None:
+        """``members`` are further ones of this problem, by their names."""
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
+        self.members = dict(members or {})
         self.errors = errors
         self.headers = dict(headers or {})
 
@@ -89,6 +93,7 @@ def to_response(problem: Problem, *, request_id: str | None) -> Response:
         "title": kind.title,
         "status": kind.status,
         "detail": problem.detail,
+        **problem.members,
     }
     if problem.errors:
         content["errors"] = list(problem.errors[:MAX_ERRORS])

@@ -6,14 +6,14 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
-from darkroom.runtime.settings import LogSettings, MongoSettings, S3Settings
+from darkroom.runtime.settings import LifeSettings, LogSettings, MongoSettings, S3Settings
 from darkroom.runtime.tokens import AUDIENCE, ISSUER
 
 MIN_SECRET_BYTES = 32
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class Settings(MongoSettings, S3Settings, LogSettings):
+class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings):
     """Times in seconds, sizes in bytes. Region and credentials come by AWS's own variables and roles."""
 
     http_host: str = Field(default="127.0.0.1", description="address to listen on")
@@ -47,6 +47,13 @@ class Settings(MongoSettings, S3Settings, LogSettings):
     )
     upload_url_seconds: int = Field(default=900, ge=1, le=604_800, description="how long an upload's URL works")
     download_url_seconds: int = Field(default=300, ge=1, le=604_800, description="how long a download's URL works")
+    cloudfront_url: str | None = Field(
+        default=None, description="the https address of a CloudFront distribution that downloads go through"
+    )
+    cloudfront_key_id: str | None = Field(default=None, description="the id of its key pair's public key")
+    cloudfront_private_key: SecretStr | None = Field(
+        default=None, validate_default=True, description="the RSA private key of that pair in PEM"
+    )
     s3_public_endpoint_url: str | None = Field(
         default=None, description="the S3 endpoint as clients reach it, when that is not the one of AWS_ENDPOINT_URL"
     )
@@ -80,6 +87,21 @@ class Settings(MongoSettings, S3Settings, LogSettings):
             address = urlsplit(url)
             if address.scheme != "https" and not (address.scheme == "http" and address.hostname in LOOPBACK):
                 raise ValueError("must begin with https://; whoever can change the keys on their way is everybody")
+        return url
+
+    @field_validator("cloudfront_private_key")
+    @classmethod
+    def _all_of_cloudfront(cls, key: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        given = [key, info.data.get("cloudfront_url"), info.data.get("cloudfront_key_id")]
+        if any(one is None for one in given) and any(one is not None for one in given):
+            raise ValueError("DARKROOM_CLOUDFRONT_URL, _KEY_ID and _PRIVATE_KEY are set together or not at all")
+        return key
+
+    @field_validator("cloudfront_url")
+    @classmethod
+    def _https(cls, url: str | None) -> str | None:
+        if url is not None and urlsplit(url).scheme != "https":
+            raise ValueError("must begin with https://")
         return url
 
     @field_validator("cors_origins", mode="before")

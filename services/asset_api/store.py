@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import pymongo
@@ -12,7 +13,8 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from asset_api.quota import Quota
 from darkroom import outbox
-from darkroom.assets import Asset, Change, documents, from_document, to_document
+from darkroom.assets import Asset, Change, Status, documents, from_document, guard, to_document, update
+from darkroom.contracts.envelope import Event
 from darkroom.outbox import rows
 from darkroom.runtime.mongo import TRANSACTION, AsyncClient, Document
 
@@ -62,6 +64,35 @@ class AssetStore:
         """The owner's asset of this id."""
         return await self._find({"_id": asset_id, "owner_id": owner_id})
 
+    async def page(
+        self,
+        *,
+        owner_id: str,
+        statuses: Sequence[Status],
+        reference: str | None,
+        after: tuple[datetime, str] | None,
+        limit: int,
+    ) -> list[Asset]:
+        """The owner's assets in these states, newest first, from the one of ``after`` (created_at, id) on."""
+        where: Document = {"owner_id": owner_id, "status": {"$in": [str(status) for status in statuses]}}
+        if reference is not None:
+            where["reference"] = reference
+        if after is not None:
+            created_at, asset_id = after
+            where["$or"] = [{"created_at": {"$lt": created_at}}, {"created_at": created_at, "_id": {"$gt": asset_id}}]
+        with pymongo.timeout(self._seconds):
+            found = self._assets.find(where).sort([("created_at", -1), ("_id", 1)]).limit(limit)
+            # Named, since for an owner with few assets the planner finds every index as good, and remembers its choice.
+            found = found.hint("listing_by_status" if reference is None else "listing_by_reference")
+            return [from_document(document) async for document in found]
+
+    async def stream(self, *, owner_id: str, asset_id: str, after: int, limit: int) -> list[Event]:
+        """The events of the owner's asset behind the ``after``-th, in their order."""
+        where = {"asset_id": asset_id, "owner_id": owner_id, "sequence": {"$gt": after}}
+        with pymongo.timeout(self._seconds):
+            found = self._outbox.find(where).sort("sequence", 1).limit(limit)
+            return [outbox.from_row(row) async for row in found]
+
     async def by_key(self, *, owner_id: str, idempotency_key: str) -> Asset | None:
         """The owner's asset of this key, as a majority of the servers has it."""
         key = {"owner_id": owner_id, "idempotency_key": idempotency_key}
@@ -78,6 +109,24 @@ class AssetStore:
         key = (candidate.after.owner_id, candidate.after.idempotency_key)
         # One transaction a key and process: hundreds at once would only wait for each other, beyond the deadline.
         return await _shared(self._registering, key, lambda: self._admit_and_register(candidate))
+
+    async def advance(self, decided: Change) -> bool:
+        """Store the asset after the change and its event in one transaction. False: the asset moved on."""
+        before = decided.before
+        if before is None:
+            raise ValueError("a new asset is registered")
+        row = outbox.to_row(decided.event)
+
+        async def body(session: AsyncClientSession) -> bool:
+            written = await self._assets.update_one(guard(before), update(before, decided.after), session=session)
+            if written.matched_count == 0:
+                return False
+            await self._outbox.insert_one(row, session=session)
+            return True
+
+        with pymongo.timeout(self._seconds):
+            async with self._client.start_session() as session:
+                return await session.with_transaction(body, **TRANSACTION)
 
     async def _admit_and_register(self, candidate: Change) -> Asset:
         if self._quota is None:

@@ -155,7 +155,8 @@ class AssetRestored(EventData):
 
 
 class AssetPurged(EventData):
-    """Original and renditions are removed from the bucket; the record stays as a tombstone."""
+    """The asset is given up for good: its original and renditions are being removed, and nobody can have them any
+    more. The record stays as a tombstone."""
 
     event_type = EventType.ASSET_PURGED
 
