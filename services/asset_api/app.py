@@ -41,7 +41,13 @@ def create_app(settings: Settings) -> FastAPI:
         limits=Limits(per_minute=settings.registrations_per_minute, uploading=settings.uploading_limit),
         seconds=settings.mongo_seconds,
     )
-    store = AssetStore(client=client, database=settings.mongo_database, seconds=settings.mongo_seconds, quota=quota)
+    store = AssetStore(
+        client=client,
+        database=settings.mongo_database,
+        seconds=settings.mongo_seconds,
+        quota=quota,
+        at_once=settings.mongo_connections,
+    )
     presigner = Presigner(
         session=aws_session(),
         bucket=settings.bucket,

@@ -2,14 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
 import pymongo
 from pymongo import IndexModel, ReturnDocument
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import DuplicateKeyError, OperationFailure
+from pymongo.errors import DuplicateKeyError, OperationFailure, WaitQueueTimeoutError
 
 from asset_api.quota import Quota
 from darkroom import outbox
@@ -21,6 +22,9 @@ from darkroom.runtime.mongo import TRANSACTION, AsyncClient, Document
 WRITE_CONFLICT = 112
 FIRST_WAIT_SECONDS = 0.004
 LONGEST_WAIT_SECONDS = 0.1
+AT_ONCE = 32
+TURN_SECONDS = 15.0
+"""How long a call waits for its turn: hundreds at once take their time, and that is not MongoDB's fault."""
 
 ResultT = TypeVar("ResultT")
 
@@ -30,16 +34,25 @@ class _AnotherIsRegistering(Exception):
 
 
 class AssetStore:
-    """Assets of MongoDB. Each call ends within ``seconds``, by an answer or by a PyMongoError whose ``timeout`` is
-    true."""
+    """Assets of MongoDB. So many calls run ``at_once``; each ends within ``seconds`` after its turn has come, by an
+    answer or by a PyMongoError that tells of a time-out."""
 
-    def __init__(self, *, client: AsyncClient, database: str, seconds: float, quota: Quota | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        client: AsyncClient,
+        database: str,
+        seconds: float,
+        quota: Quota | None = None,
+        at_once: int = AT_ONCE,
+    ) -> None:
         self._client = client
         self._db = client[database]
         self._assets = self._db[documents.COLLECTION]
         self._outbox = self._db[outbox.COLLECTION]
         self._seconds = seconds
         self._quota = quota
+        self._turns = asyncio.Semaphore(at_once)
         self._reading: dict[Hashable, asyncio.Task[Asset | None]] = {}
         self._registering: dict[Hashable, asyncio.Task[Asset]] = {}
 
@@ -80,7 +93,7 @@ class AssetStore:
         if after is not None:
             created_at, asset_id = after
             where["$or"] = [{"created_at": {"$lt": created_at}}, {"created_at": created_at, "_id": {"$gt": asset_id}}]
-        with pymongo.timeout(self._seconds):
+        async with self._turn():
             found = self._assets.find(where).sort([("created_at", -1), ("_id", 1)]).limit(limit)
             # Named, since for an owner with few assets the planner finds every index as good, and remembers its choice.
             found = found.hint("listing_by_status" if reference is None else "listing_by_reference")
@@ -89,7 +102,7 @@ class AssetStore:
     async def stream(self, *, owner_id: str, asset_id: str, after: int, limit: int) -> list[Event]:
         """The events of the owner's asset behind the ``after``-th, in their order."""
         where = {"asset_id": asset_id, "owner_id": owner_id, "sequence": {"$gt": after}}
-        with pymongo.timeout(self._seconds):
+        async with self._turn():
             found = self._outbox.find(where).sort("sequence", 1).limit(limit)
             return [outbox.from_row(row) async for row in found]
 
@@ -124,9 +137,8 @@ class AssetStore:
             await self._outbox.insert_one(row, session=session)
             return True
 
-        with pymongo.timeout(self._seconds):
-            async with self._client.start_session() as session:
-                return await session.with_transaction(body, **TRANSACTION)
+        async with self._turn(), self._client.start_session() as session:
+            return await session.with_transaction(body, **TRANSACTION)
 
     async def _admit_and_register(self, candidate: Change) -> Asset:
         if self._quota is None:
@@ -141,7 +153,7 @@ class AssetStore:
 
     async def _register(self, candidate: Change) -> Asset:
         key = {"owner_id": candidate.after.owner_id, "idempotency_key": candidate.after.idempotency_key}
-        with pymongo.timeout(self._seconds):
+        async with self._turn():
             wait = FIRST_WAIT_SECONDS
             while True:  # ends: beyond the deadline the next call to MongoDB raises
                 try:
@@ -149,7 +161,7 @@ class AssetStore:
                 except (DuplicateKeyError, _AnotherIsRegistering):
                     # Looked at outside the transaction, which the server has already ended: going on inside it would
                     # make the driver repeat it for two minutes.
-                    if (asset := await self._find(key)) is not None:
+                    if (asset := await self._look(key)) is not None:
                         return asset
                 await asyncio.sleep(random.uniform(wait / 2, wait))  # noqa: S311 -- spreads waiters, guards nothing
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
@@ -182,9 +194,27 @@ class AssetStore:
             return await session.with_transaction(body, **TRANSACTION)
 
     async def _find(self, where: Mapping[str, Any]) -> Asset | None:
-        with pymongo.timeout(self._seconds):
-            document = await self._assets.find_one(where)
+        async with self._turn():
+            return await self._look(where)
+
+    async def _look(self, where: Mapping[str, Any]) -> Asset | None:
+        document = await self._assets.find_one(where)
         return None if document is None else from_document(document)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One of the few that go to MongoDB at one time. The deadline of the call begins here: counted from its
+        arrival, most calls of a storm would have spent theirs in waiting for each other."""
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise WaitQueueTimeoutError(f"no turn within {TURN_SECONDS:g} s") from None
+        try:
+            with pymongo.timeout(self._seconds):
+                yield
+        finally:
+            self._turns.release()
 
 
 async def _shared(

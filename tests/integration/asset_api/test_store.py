@@ -13,6 +13,7 @@ from asset_api.store import AssetStore
 from darkroom.assets import Asset
 from darkroom.runtime.mongo import connect_async
 from support.events import registered
+from support.faults import failing
 
 Db = Database[dict[str, Any]]
 KEY = "one-key"
@@ -63,6 +64,19 @@ def test_one_process_reads_once_for_one_key(mongo_url: str, mongo_db: Db) -> Non
 
     assert len({asset and asset.id for asset in asyncio.run(read_all())}) == 1
     assert commands.counted["find"] == 1
+
+
+def test_a_storm_waits_for_its_turn_and_not_beyond_a_deadline(mongo_url: str, mongo_db: Db) -> None:
+    app = f"storm-{mongo_db.name}"
+
+    async def storm() -> list[Asset | None]:
+        # One connection and slow answers: all together take longer than one may.
+        async with connect_async(mongo_url, appname=app, maxPoolSize=1) as client:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=2, at_once=1)
+            with failing(mongo_db.client, "find", app=app, blockConnection=True, blockTimeMS=100):
+                return await asyncio.gather(*(store.by_id(owner_id="o", asset_id=str(n)) for n in range(30)))
+
+    assert asyncio.run(storm()) == [None] * 30
 
 
 def test_who_goes_away_takes_nobodys_answer_with_it(mongo_url: str, mongo_db: Db) -> None:
