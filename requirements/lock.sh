@@ -11,7 +11,7 @@ compile() {
     "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
         --output-file "requirements/$out.lock" "$@"
 }
-for service in asset-api s3-bridge s3-bridge-poller processor outbox-relay notifier; do
+for service in asset-api s3-bridge s3-bridge-poller processor outbox-relay notifier sweeper; do
     compile "$service" pyproject.toml --extra "$service" "${@}"
 done
 compile processor-heic pyproject.toml --extra processor --extra heic "${@}"

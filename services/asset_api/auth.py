@@ -1,18 +1,34 @@
-"""Who calls: a JWT in the Authorization header, checked without asking anybody."""
+"""Who calls: a JWT in the Authorization header, checked without asking anybody about that token.
 
-from dataclasses import dataclass
-from typing import Any
+The algorithm is the key's, never the token's to choose, and only one family of keys is set up at a time: a secret
+(HS256) for development, or an issuer's public keys (``jwks``) for production. Nothing that a token names is followed.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
 
 import jwt
 from fastapi.openapi.models import HTTPBearer as HTTPBearerModel
 from fastapi.security.base import SecurityBase
 from starlette.requests import Request
 
-from asset_api.problems import Problem, Problems
+from asset_api.errors import KeysUnavailable
+from asset_api.problems import Problem, Problems, unavailable
 from darkroom.runtime.tokens import ALGORITHM
 
 MAX_TOKEN_CHARACTERS = 8192
 MAX_OWNER_CHARACTERS = 255
+# PyJWT lets some odd claims (exp as 1e999, deeply nested JSON) out as plain Python errors.
+ODD = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+
+
+class Scope(StrEnum):
+    """What a token allows. ``assets:admin`` includes the others."""
+
+    READ = "assets:read"
+    WRITE = "assets:write"
+    ADMIN = "assets:admin"
 
 
 @dataclass(frozen=True)
@@ -20,35 +36,78 @@ class Caller:
     """Whoever the token speaks for. Every query is limited to this owner."""
 
     owner_id: str
+    scopes: frozenset[str] = field(default_factory=frozenset)
+
+    def may(self, scope: Scope) -> bool:
+        """Whether the token allows it."""
+        return scope in self.scopes or Scope.ADMIN in self.scopes
 
 
 class InvalidToken(ValueError):
     """The token proves nothing. The message is for people and tells no secret."""
 
 
-class Tokens:
-    """Checks HS256 tokens: the algorithm is pinned, and exp, sub, aud and iss must be there and right."""
+class Key(NamedTuple):
+    """A key to check signatures with, and the one algorithm that it is for."""
 
-    def __init__(self, *, secret: str, audience: str, issuer: str, leeway_seconds: float) -> None:
-        self._secret = secret
+    key: Any
+    algorithm: str
+
+
+class Keys(Protocol):
+    """Where keys come from."""
+
+    async def find(self, *, algorithm: str, key_id: str | None) -> Key | None:
+        """The key of that id for that algorithm, if there is one.
+
+        Raises:
+            KeysUnavailable: no key at all is known now.
+
+        """
+
+
+class SecretKey:
+    """The one HS256 secret, whatever key id a token names."""
+
+    def __init__(self, secret: str) -> None:
+        self._key = Key(secret, ALGORITHM)
+
+    async def find(self, *, algorithm: str, key_id: str | None) -> Key | None:  # noqa: ARG002 -- there is one key
+        """The secret, for HS256 alone."""
+        return self._key if algorithm == self._key.algorithm else None
+
+
+class Tokens:
+    """Checks tokens: exp, sub, aud and iss must be there and right, signed by a key that is known."""
+
+    def __init__(self, *, keys: Keys, audience: str, issuer: str, leeway_seconds: float) -> None:
+        self._keys = keys
         self._audience = audience
         self._issuer = issuer
         self._leeway = leeway_seconds
 
-    def caller(self, token: str) -> Caller:
+    async def caller(self, token: str) -> Caller:
         """Whom a token speaks for.
 
         Raises:
             InvalidToken: saying what is wrong with it.
+            KeysUnavailable: no key at all is known now.
 
         """
         if len(token) > MAX_TOKEN_CHARACTERS:
             raise InvalidToken("The token is too long.")
         try:
+            header = jwt.get_unverified_header(token)
+        except ODD:
+            raise InvalidToken("The token is not valid.") from None
+        key = await self._keys.find(algorithm=str(header.get("alg")), key_id=header.get("kid"))
+        if key is None:
+            raise InvalidToken("The token is not signed by a key and an algorithm that are accepted here.")
+        try:
             claims = jwt.decode(
                 token,
-                self._secret,
-                algorithms=[ALGORITHM],
+                key.key,
+                algorithms=[key.algorithm],
                 audience=self._audience,
                 issuer=self._issuer,
                 leeway=self._leeway,
@@ -56,25 +115,25 @@ class Tokens:
             )
         except jwt.ExpiredSignatureError:
             raise InvalidToken("The token has expired.") from None
-        except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError, RecursionError):
-            # PyJWT lets some odd claims (exp as 1e999, deeply nested JSON) out as plain Python errors.
+        except ODD:
             raise InvalidToken("The token is not valid.") from None
-        return Caller(owner_id=_owner(claims))
+        return Caller(owner_id=_owner(claims), scopes=_scopes(claims))
 
 
 class Bearer(SecurityBase):
-    """FastAPI dependency: the caller, or 401."""
+    """FastAPI dependency: the caller, who may do what ``scope`` names, or 401 or 403."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, *, scope: Scope) -> None:
         self.model = HTTPBearerModel(bearerFormat="JWT")
         self.scheme_name = "bearer"
         self._tokens = tokens
+        self._scope = scope
 
     async def __call__(self, request: Request) -> Caller:
         """The caller of a request.
 
         Raises:
-            Problem: 401, when there is no token or not a valid one.
+            Problem: 401 when there is no token or not a valid one, 403 when it lacks the scope.
 
         """
         fields = request.headers.getlist("authorization")
@@ -82,9 +141,19 @@ class Bearer(SecurityBase):
         if scheme.lower() != "bearer" or not token.strip():
             raise _unauthenticated("Send one Authorization header: Bearer, a blank, and a token.", 'realm="darkroom"')
         try:
-            return self._tokens.caller(token.strip())
+            caller = await self._tokens.caller(token.strip())
         except InvalidToken as error:
             raise _unauthenticated(str(error), 'realm="darkroom", error="invalid_token"') from None
+        except KeysUnavailable:
+            raise unavailable("The keys that tokens are checked with cannot be fetched.") from None
+        if not caller.may(self._scope):
+            challenge = f'Bearer realm="darkroom", error="insufficient_scope", scope="{self._scope}"'
+            raise Problem(
+                Problems.INSUFFICIENT_SCOPE,
+                f"The token's scope must include {self._scope}.",
+                headers={"WWW-Authenticate": challenge},
+            )
+        return caller
 
 
 def _owner(claims: dict[str, Any]) -> str:
@@ -93,6 +162,14 @@ def _owner(claims: dict[str, Any]) -> str:
     if not isinstance(owner, str) or not owner.strip() or len(owner) > MAX_OWNER_CHARACTERS or not owner.isprintable():
         raise InvalidToken("The token's sub must be a non-empty string of printable characters.")
     return owner
+
+
+def _scopes(claims: dict[str, Any]) -> frozenset[str]:
+    """RFC 8693: one string, separated by blanks; no claim, no scope."""
+    scope = claims.get("scope", "")
+    if not isinstance(scope, str):
+        raise InvalidToken("The token's scope must be one string, its values separated by blanks.")
+    return frozenset(scope.split())
 
 
 def _unauthenticated(detail: str, challenge: str) -> Problem:

@@ -1,5 +1,6 @@
 """The page at ``/``: four plain files and a policy that lets them talk to the API and to S3 alone."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from fastapi import APIRouter
@@ -12,11 +13,12 @@ FOLDER = Path(__file__).parent / "pages"
 FILES = {"app.js": "text/javascript", "app.css": "text/css", "icon.svg": "image/svg+xml"}
 
 
-def page_policy(s3_origin: str) -> str:
-    """The Content-Security-Policy of the page: no inline script, and no host but ours and S3's."""
+def page_policy(origins: Iterable[str]) -> str:
+    """The Content-Security-Policy of the page: no inline script, and no host but ours and those of signed URLs."""
+    storage = " ".join(origins)
     return (
         "default-src 'none'; script-src 'self'; style-src 'self'; "
-        f"connect-src 'self' {s3_origin}; img-src 'self' blob: {s3_origin}; "
+        f"connect-src 'self' {storage}; img-src 'self' blob: {storage}; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
@@ -27,7 +29,7 @@ def page_router(*, presigner: Presigner) -> APIRouter:
 
     @router.get("/")
     async def index() -> Response:
-        policy = page_policy(await presigner.origin())
+        policy = page_policy(await presigner.origins())
         return FileResponse(FOLDER / "index.html", headers={"Content-Security-Policy": policy})
 
     @router.get("/pages/{name}")

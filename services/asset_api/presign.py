@@ -5,9 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
+from asset_api.cloudfront import CloudFront
 from asset_api.errors import CannotSign
+from asset_api.filenames import attachment
 from darkroom.assets import Asset
 from darkroom.runtime.s3 import s3_client
 from darkroom.runtime.start import StartRefused
@@ -26,6 +28,14 @@ class SignedUpload:
     method: str = "PUT"
 
 
+@dataclass(frozen=True)
+class SignedDownload:
+    """A GET that works until ``expires_at``."""
+
+    url: str
+    expires_at: datetime
+
+
 def utc_now() -> datetime:
     """The time of this host, which is what signatures are dated with."""
     return datetime.now(UTC)
@@ -42,13 +52,15 @@ class Presigner:
         endpoint_url: str | None,
         upload_seconds: int,
         download_seconds: int,
+        cloudfront: CloudFront | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._session = session
         self._client = s3_client(session=session, endpoint_url=endpoint_url)
         self._bucket = bucket
         self._upload_seconds = upload_seconds
-        self._download_seconds = download_seconds
+        self.download_seconds = download_seconds
+        self._cloudfront = cloudfront
         self._clock = clock
 
     async def check(self) -> None:
@@ -66,14 +78,17 @@ class Presigner:
         if urlsplit(self._client.meta.endpoint_url).netloc == "s3.amazonaws.com":
             raise StartRefused("No AWS region is set, and URLs are signed for one. Set AWS_REGION to the bucket's.")
 
-    async def upload(self, asset: Asset) -> SignedUpload:
-        """The PUT of an asset's original.
+    async def upload(self, asset: Asset, *, until: datetime | None = None) -> SignedUpload | None:
+        """The PUT of an asset's original, which works no longer than ``until``. None: that is over.
 
         Raises:
             CannotSign: the credentials have expired.
 
         """
-        seconds, expires_at = await self._lifetime(self._upload_seconds)
+        left = self._upload_seconds if until is None else int((until - self._clock()).total_seconds())
+        if left < 1:
+            return None
+        seconds, expires_at = await self._lifetime(min(self._upload_seconds, left))
         headers = {
             "Content-Type": asset.content_type,
             "Content-Length": str(asset.size),
@@ -95,7 +110,7 @@ class Presigner:
             raise CannotSign(f"the signature does not cover {', '.join(sorted(missing))}")
         return SignedUpload(url=url, headers=headers, expires_at=expires_at)
 
-    async def download(self, object_key: str, *, content_type: str, filename: str | None = None) -> str:
+    async def download(self, object_key: str, *, content_type: str, filename: str | None = None) -> SignedDownload:
         """A URL to read an object. Its content type is ours, whatever the object says; with ``filename`` a browser
         saves it instead of showing it.
 
@@ -103,17 +118,31 @@ class Presigner:
             CannotSign: the credentials have expired.
 
         """
-        seconds, _ = await self._lifetime(self._download_seconds)
+        disposition = None if filename is None else attachment(filename)
+        if self._cloudfront is not None:
+            expires_at = self._clock().replace(microsecond=0) + timedelta(seconds=self.download_seconds)
+            query = {"response-content-type": content_type}
+            if disposition is not None:
+                query["response-content-disposition"] = disposition
+            return SignedDownload(
+                self._cloudfront.sign(object_key, parameters=query, expires_at=expires_at), expires_at
+            )
+        seconds, expires_at = await self._lifetime(self.download_seconds)
         parameters = {"Bucket": self._bucket, "Key": object_key, "ResponseContentType": content_type}
-        if filename is not None:
-            parameters["ResponseContentDisposition"] = f"attachment; filename*=UTF-8''{quote(filename, safe='')}"
+        if disposition is not None:
+            parameters["ResponseContentDisposition"] = disposition
         url: str = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds)
-        return url
+        return SignedDownload(url, expires_at)
 
-    async def origin(self) -> str:
+    async def origins(self) -> tuple[str, ...]:
         """The scheme and host of every URL signed here, which a page must be allowed to talk to."""
-        url = urlsplit(await self.download("assets/", content_type="image/jpeg"))
-        return f"{url.scheme}://{url.netloc}"
+        await self._lifetime(self._upload_seconds)
+        # Of S3 it is known from a URL alone: the bucket may be in the host or in the path.
+        s3 = urlsplit(
+            self._client.generate_presigned_url("get_object", Params={"Bucket": self._bucket, "Key": "assets/"})
+        )
+        uploads = f"{s3.scheme}://{s3.netloc}"
+        return (uploads,) if self._cloudfront is None else (uploads, self._cloudfront.origin)
 
     async def _lifetime(self, wanted: int) -> tuple[int, datetime]:
         """Seconds from now and the moment: a URL works no longer than the credentials that signed it."""

@@ -49,13 +49,17 @@ class Problems(Enum):
     MISSING_KEY = Kind("missing-idempotency-key", 400, "The Idempotency-Key header is missing")
     INVALID_KEY = Kind("invalid-idempotency-key", 400, "The Idempotency-Key header is not valid")
     UNAUTHENTICATED = Kind("unauthenticated", 401, "A valid bearer token is needed")
+    INSUFFICIENT_SCOPE = Kind("insufficient-scope", 403, "The token does not allow this")
     NOT_FOUND = Kind("not-found", 404, "There is no such thing here")
     METHOD_NOT_ALLOWED = Kind("method-not-allowed", 405, "The method is not allowed here")
     BODY_TIMEOUT = Kind("body-timeout", 408, "The body did not arrive in time")
+    WRONG_STATE = Kind("wrong-state", 409, "The asset's state does not allow this")
     BODY_TOO_LARGE = Kind("body-too-large", 413, "The body is too large")
     UNSUPPORTED_MEDIA_TYPE = Kind("unsupported-media-type", 415, "The body must be application/json")
     INVALID_REQUEST = Kind("invalid-request", 422, "The request breaks a rule")
     KEY_REUSED = Kind("idempotency-key-reused", 422, "The Idempotency-Key was used with another request")
+    TOO_MANY_REGISTRATIONS = Kind("too-many-registrations", 429, "Too many uploads were registered in this minute")
+    TOO_MANY_UPLOADS = Kind("too-many-uploads", 429, "Too many uploads are registered and not done")
     INTERNAL = Kind("internal", 500, "The service failed")
     UNAVAILABLE = Kind("unavailable", 503, "The service cannot answer now")
 
@@ -70,10 +74,13 @@ class Problem(Exception):
         *,
         errors: Sequence[FieldError] = (),
         headers: Mapping[str, str] | None = None,
+        members: Mapping[str, str] | None = None,
     ) -> None:
+        """``members`` are further ones of this problem, by their names."""
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
+        self.members = dict(members or {})
         self.errors = errors
         self.headers = dict(headers or {})
 
@@ -86,6 +93,7 @@ def to_response(problem: Problem, *, request_id: str | None) -> Response:
         "title": kind.title,
         "status": kind.status,
         "detail": problem.detail,
+        **problem.members,
     }
     if problem.errors:
         content["errors"] = list(problem.errors[:MAX_ERRORS])

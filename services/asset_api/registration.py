@@ -48,6 +48,7 @@ async def register(
 
     Raises:
         KeyReused: the key belongs to another request.
+        QuotaExceeded: of the store, see there.
 
     """
     request_hash = fingerprint(wanted)
@@ -64,6 +65,8 @@ async def register(
             size=wanted.size,
             checksum_sha256=wanted.checksum_sha256,
             object_key=object_key(asset_id, wanted.content_type),
+            reference=wanted.reference,
+            metadata=wanted.metadata,
         )
         candidate = change(
             None,

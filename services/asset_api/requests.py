@@ -19,14 +19,24 @@ EXTENSIONS = {
     "image/webp": "webp",
     "image/gif": "gif",
     "image/avif": "avif",
+    "image/heic": "heic",
+    "image/heif": "heif",
 }
-"""Accepted content types, and the extension of the object that each is stored as."""
+"""Accepted content types, and the extension of the object that each is stored as. Whether a picture can be decoded is
+for the processor to say; SVG is a document with scripts and no picture, so it is not taken at all."""
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _ESCAPED = re.compile(r'\\(["\\])')
 _QUOTED = re.compile(r'"(?:[^"\\]|\\["\\])*"')
 _SHA256_BYTES = 32
 _REFUSED_CATEGORIES = {"Cc": "a control character", "Zl": "a line separator", "Zp": "a paragraph separator"}
+# They turn the order in which a name is shown, so that it seems to end otherwise than it does.
+_DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+MAX_NAME_CHARACTERS = 255
+MAX_REFERENCE_CHARACTERS = 128
+MAX_METADATA_ENTRIES = 16
+MAX_METADATA_CHARACTERS = 256
+_METADATA_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 
 class UploadRequest(BaseModel):
@@ -40,21 +50,44 @@ class UploadRequest(BaseModel):
     checksum_sha256: Annotated[
         str | None, Field(description="SHA-256 of the bytes in base64; checked by S3 when given")
     ] = None
+    reference: Annotated[
+        str | None,
+        Field(description="your own id of what this belongs to; assets can be listed by it", examples=["order-4711"]),
+    ] = None
+    metadata: Annotated[
+        dict[str, str] | None, Field(description="a few short strings of your own, given back as they are")
+    ] = None
 
     @field_validator("filename")
     @classmethod
     def _filename(cls, given: str) -> str:
-        name = unicodedata.normalize("NFC", given)
-        if not 1 <= len(name) <= 255:
-            raise ValueError(f"must have 1 to 255 characters, not {len(name)}")
+        name = _text(given, longest=MAX_NAME_CHARACTERS)
         if "/" in name or "\\" in name:
             raise ValueError("must be a name without a path; leave out / and \\")
         if name in {".", ".."} or not name.strip():
             raise ValueError("must be a file's name, not blanks or dots alone")
-        for character in name:
-            if reason := _REFUSED_CATEGORIES.get(unicodedata.category(character)):
-                raise ValueError(f"contains {reason} (U+{ord(character):04X})")
         return name
+
+    @field_validator("reference")
+    @classmethod
+    def _reference(cls, given: str | None) -> str | None:
+        return None if given is None else parse_reference(given)
+
+    @field_validator("metadata")
+    @classmethod
+    def _metadata(cls, given: dict[str, str] | None) -> dict[str, str] | None:
+        if not given:
+            return None
+        if len(given) > MAX_METADATA_ENTRIES:
+            raise ValueError(f"must have at most {MAX_METADATA_ENTRIES} entries, not {len(given)}")
+        for name, value in given.items():
+            if not _METADATA_NAME.fullmatch(name):
+                raise ValueError("each name must be a letter and up to 39 letters, digits, - and _")
+            if len(value) > MAX_METADATA_CHARACTERS:
+                raise ValueError(f"{name} must have at most {MAX_METADATA_CHARACTERS} characters, not {len(value)}")
+            if "\0" in value:
+                raise ValueError(f"{name} contains a control character (U+0000)")
+        return given
 
     @field_validator("content_type")
     @classmethod
@@ -87,6 +120,22 @@ class UploadRequest(BaseModel):
         return given
 
 
+def _text(given: str, *, longest: int) -> str:
+    """Normalised text of one line that is shown as it is read."""
+    if len(given) > 4 * longest:  # before it is normalised, which takes its time
+        raise ValueError(f"must have 1 to {longest} characters, not {len(given)}")
+    text = unicodedata.normalize("NFC", given)
+    if not 1 <= len(text) <= longest:
+        raise ValueError(f"must have 1 to {longest} characters, not {len(text)}")
+    for character in text:
+        reason = _REFUSED_CATEGORIES.get(unicodedata.category(character))
+        if character in _DIRECTIONS:
+            reason = "a character that turns the direction of writing"
+        if reason:
+            raise ValueError(f"contains {reason} (U+{ord(character):04X})")
+    return text
+
+
 def parse_upload(body: bytes, *, max_upload_bytes: int) -> UploadRequest:
     """Read the body of ``POST /assets``.
 
@@ -109,6 +158,19 @@ def parse_upload(body: bytes, *, max_upload_bytes: int) -> UploadRequest:
         ]
         names = ", ".join(dict.fromkeys(one["field"] for one in errors[:5]))
         raise Problem(Problems.INVALID_REQUEST, f"Wrong: {names}.", errors=errors) from None
+
+
+def parse_reference(given: str) -> str:
+    """A reference, normalised.
+
+    Raises:
+        ValueError: it is empty, too long or has characters that cannot be seen.
+
+    """
+    reference = _text(given, longest=MAX_REFERENCE_CHARACTERS)
+    if reference != reference.strip():
+        raise ValueError("must not begin or end with a blank")
+    return reference
 
 
 def parse_idempotency_key(fields: list[str]) -> str:

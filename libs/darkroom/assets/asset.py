@@ -63,6 +63,8 @@ class Asset(Value):
     size: int = Field(ge=1)
     checksum_sha256: str | None = None
     object_key: str
+    reference: str | None = None
+    metadata: dict[str, str] | None = None
     status: Status
     status_before_trash: Status | None = None
     version: int = Field(ge=1)

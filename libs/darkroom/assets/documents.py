@@ -13,6 +13,16 @@ INDEXES: tuple[tuple[list[tuple[str, int]], dict[str, Any]], ...] = (
     # One asset for one key of one owner, whatever races. A sharded collection's key must begin as this index does.
     ([("owner_id", 1), ("idempotency_key", 1)], {"unique": True}),
     ([("owner_id", 1), ("created_at", -1), ("_id", 1)], {"name": "listing"}),
+    ([("owner_id", 1), ("status", 1), ("created_at", -1), ("_id", 1)], {"name": "listing_by_status"}),
+    (
+        [("owner_id", 1), ("reference", 1), ("created_at", -1), ("_id", 1)],
+        {"name": "listing_by_reference", "partialFilterExpression": {"reference": {"$exists": True}}},
+    ),
+    # What a sweep looks for: small, whatever the number of assets.
+    (
+        [("status", 1), ("updated_at", 1)],
+        {"name": "perishable", "partialFilterExpression": {"status": {"$in": ["UPLOADING", "TRASHED"]}}},
+    ),
 )
 
 

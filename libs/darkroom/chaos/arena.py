@@ -26,6 +26,9 @@ APIS = 2
 PROCESSORS = 3
 RELAYS = 3
 SETTINGS = {
+    # What is registered here in a minute is no frontend's.
+    "DARKROOM_REGISTRATIONS_PER_MINUTE": "1000000",
+    "DARKROOM_UPLOADING_LIMIT": "1000000",
     # Short, so that takeovers come by the dozen.
     "DARKROOM_LEASE_SECONDS": "3",
     "DARKROOM_RELAY_LEASE_SECONDS": "3",

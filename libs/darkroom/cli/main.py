@@ -7,7 +7,7 @@ import typer
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from darkroom.cli import chaos, demo, setup, token, up
+from darkroom.cli import chaos, demo, setup, sweep, token, up
 from darkroom.local.errors import LocalServerError
 from darkroom.runtime.start import StartRefused
 
@@ -22,6 +22,7 @@ app.command("demo")(demo.demo)
 app.command("chaos")(chaos.chaos)
 app.command("setup")(setup.setup)
 app.command("token")(token.token)
+app.command("sweep")(sweep.sweep)
 
 
 def main() -> None:

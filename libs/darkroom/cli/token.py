@@ -1,6 +1,7 @@
 """``darkroom token``: a bearer token for development."""
 
 import os
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -8,9 +9,20 @@ import typer
 from darkroom.runtime.tokens import MIN_SECRET_BYTES, mint
 
 
+class Scope(StrEnum):
+    """What a token may allow."""
+
+    READ = "assets:read"
+    WRITE = "assets:write"
+    ADMIN = "assets:admin"
+
+
 def token(
     owner: Annotated[str, typer.Argument(help="Whose token it is: the sub claim, and the owner of what is uploaded.")],
     hours: Annotated[float, typer.Option(min=0.01, help="How long it is valid.")] = 24,
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="What it allows; may be given several times. Default: read and write.")
+    ] = None,
 ) -> None:
     """Print a token signed with DARKROOM_JWT_SECRET, which must be the API's own."""
     secret = os.environ.get("DARKROOM_JWT_SECRET")
@@ -20,4 +32,5 @@ def token(
         raise typer.BadParameter(f"DARKROOM_JWT_SECRET is shorter than {MIN_SECRET_BYTES} bytes; no API runs with it.")
     if not owner.strip():
         raise typer.BadParameter("the owner is empty; name who the token is for.")
-    print(mint(secret, owner=owner, seconds=round(hours * 3600)))
+    scopes = scope or [Scope.READ, Scope.WRITE]
+    print(mint(secret, owner=owner, seconds=round(hours * 3600), scopes=scopes))

@@ -78,7 +78,8 @@ class Failure(Value):
 
 
 class AssetRegistered(EventData):
-    """An owner announced an upload; ``size`` is the declared number of bytes."""
+    """An owner announced an upload; ``size`` is the declared number of bytes. ``reference`` and ``metadata`` are the
+    owner's own."""
 
     event_type = EventType.ASSET_REGISTERED
 
@@ -89,6 +90,8 @@ class AssetRegistered(EventData):
     size: int = Field(ge=1)
     checksum_sha256: str | None = None
     object_key: str
+    reference: str | None = None
+    metadata: dict[str, str] | None = None
 
 
 class AssetUploaded(EventData):
@@ -156,7 +159,8 @@ class AssetRestored(EventData):
 
 
 class AssetPurged(EventData):
-    """Original and renditions are removed from the bucket; the record stays as a tombstone."""
+    """The asset is given up for good: its original and renditions are being removed, and nobody can have them any
+    more. The record stays as a tombstone."""
 
     event_type = EventType.ASSET_PURGED
 

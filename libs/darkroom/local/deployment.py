@@ -76,6 +76,7 @@ class Outputs:
     asset_api_role_arn: str
     processor_role_arn: str
     outbox_relay_role_arn: str
+    sweeper_role_arn: str
     bridge_role_arn: str
     bridge_poller_role_arn: str
 
@@ -142,6 +143,7 @@ def deploy(
         asset_api_role_arn=found["AssetApiRoleArn"],
         processor_role_arn=found["ProcessorRoleArn"],
         outbox_relay_role_arn=found["OutboxRelayRoleArn"],
+        sweeper_role_arn=found["SweeperRoleArn"],
         bridge_role_arn=found["BridgeRoleArn"],
         bridge_poller_role_arn=found["BridgePollerRoleArn"],
     )

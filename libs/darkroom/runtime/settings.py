@@ -51,6 +51,15 @@ class S3Settings(Group):
     bucket: str = Field(min_length=3, description="the S3 bucket of originals and renditions")
 
 
+class LifeSettings(Group):
+    """How long an asset stays as it is when nobody does anything."""
+
+    uploading_hours: float = Field(
+        default=24.0, gt=0, description="hours after which an upload that never came expires"
+    )
+    trash_days: float = Field(default=30.0, ge=0, description="days after which what is in the trash is purged")
+
+
 class LogSettings(Group):
     """How much is logged."""
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from darkroom.runtime.tokens import mint
+from darkroom.runtime.tokens import SCOPES, mint
 from support.eventually import eventually
 from support.servers import aws_client, empty_and_delete_bucket
 
@@ -33,8 +33,10 @@ class Api:
     log: Path
     http: httpx.Client
 
-    def headers(self, *, key: str | None = None, owner: str = "owner-1") -> dict[str, str]:
-        token = {"Authorization": f"Bearer {mint(SECRET, owner=owner)}"}
+    def headers(
+        self, *, key: str | None = None, owner: str = "owner-1", scopes: Iterable[str] = SCOPES
+    ) -> dict[str, str]:
+        token = {"Authorization": f"Bearer {mint(SECRET, owner=owner, scopes=scopes)}"}
         return token if key is None else {**token, "Idempotency-Key": key}
 
     def register(self, *, key: str | None = None, owner: str = "owner-1", **changed: Any) -> httpx.Response:
@@ -80,15 +82,14 @@ def start_api(
     """Starts processes of the API, which end with the session."""
     started: list[Api] = []
 
-    def start(**changed: str) -> Api:
+    def start(**changed: str | None) -> Api:
+        environment = {name: value for name, value in (api_environment | changed).items() if value is not None}
         log = tmp_path_factory.mktemp("api") / "log"
         with log.open("wb") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "asset_api"], env={**api_environment, **changed}, stderr=stderr
-            )
+            process = subprocess.Popen([sys.executable, "-m", "asset_api"], env=environment, stderr=stderr)
         api = Api("", process, log, httpx.Client())
         started.append(api)
-        port = eventually(lambda: port_of(api), deadline=20, what="the API's start")
+        port = eventually(lambda: port_of(api), deadline=60, what="the API's start")
         api.url = f"http://127.0.0.1:{port}"
         api.http.close()
         api.http = httpx.Client(base_url=api.url, timeout=30)

@@ -31,12 +31,16 @@ Db = Database[dict[str, Any]]
 WANTED = {"filename": "photo.jpg", "content_type": "image/jpeg", "size": 4}
 
 
-async def post_all(apis: list[Api], keys: list[str]) -> list[httpx.Response]:
+async def post_all(apis: list[Api], keys: list[str], sizes: tuple[int, ...] = (4,)) -> list[httpx.Response]:
     """One POST for each key, all at once, spread over the processes."""
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(timeout=30, limits=limits) as client:
         posts = [
-            client.post(f"{apis[n % len(apis)].url}/assets", json=WANTED, headers=apis[0].headers(key=key))
+            client.post(
+                f"{apis[n % len(apis)].url}/assets",
+                json={**WANTED, "size": sizes[n % len(sizes)]},
+                headers=apis[0].headers(key=key),
+            )
             for n, key in enumerate(keys)
         ]
         return await asyncio.gather(*posts)
@@ -59,6 +63,48 @@ def test_many_keys_at_once_make_one_asset_each(api: Api, api_db: Db) -> None:
     assert Counter(answer.status_code for answer in answers) == {201: 20, 200: 180}
     assert len({answer.json()["asset_id"] for answer in answers}) == 20
     assert api_db.outbox_events.count_documents({"data.idempotency_key": {"$in": keys}}) == 20
+
+
+def test_fifty_keys_of_five_hundred_posts_over_two_processes(api: Api, other_api: Api, api_db: Db) -> None:
+    keys = [uuid.uuid4().hex for _ in range(50)]
+    answers = asyncio.run(post_all([api, other_api], keys * 10))
+    assert Counter(answer.status_code for answer in answers) == {201: 50, 200: 450}
+    assert len({answer.json()["asset_id"] for answer in answers}) == 50
+    assert api_db.assets.count_documents({"idempotency_key": {"$in": keys}}) == 50
+
+
+def test_other_requests_with_the_key_are_422_also_while_the_first_is_under_way(api: Api, other_api: Api) -> None:
+    key = uuid.uuid4().hex
+    answers = asyncio.run(post_all([api, other_api], [key] * 60, sizes=(4, 4, 5)))
+    (winner,) = [answer for answer in answers if answer.status_code == 201]
+    for answer in answers:
+        if answer.request.content == winner.request.content:
+            assert answer.json()["asset_id"] == winner.json()["asset_id"]
+        else:
+            assert (answer.status_code, answer.json()["type"]) == (422, "urn:darkroom:problem:idempotency-key-reused")
+
+
+def test_two_header_fields_are_400_also_when_they_are_equal(api: Api) -> None:
+    key = uuid.uuid4().hex
+    headers = [*api.headers(key=key).items(), ("idempotency-key", key)]
+    answer = api.http.post("/assets", json=WANTED, headers=headers)
+    assert (answer.status_code, answer.json()["type"]) == (400, "urn:darkroom:problem:invalid-idempotency-key")
+
+
+def test_a_replay_carries_a_fresh_url_while_uploading(api: Api) -> None:
+    key = uuid.uuid4().hex
+    first = api.register(key=key)
+
+    answers: list[httpx.Response] = []
+
+    def fresh() -> bool:
+        answers.append(api.register(key=key))
+        return bool(answers[-1].json()["upload"]["url"] != first.json()["upload"]["url"])
+
+    eventually(fresh, deadline=5)
+    again = answers[-1]
+    assert (again.status_code, again.headers["idempotency-replayed"]) == (200, "true")
+    assert again.json()["upload"]["expires_at"] > first.json()["upload"]["expires_at"]
 
 
 def test_the_document_is_the_fold_of_the_stream(api: Api, api_db: Db) -> None:

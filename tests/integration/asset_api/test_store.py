@@ -13,6 +13,7 @@ from asset_api.store import AssetStore
 from darkroom.assets import Asset
 from darkroom.runtime.mongo import connect_async
 from support.events import registered
+from support.faults import failing
 
 Db = Database[dict[str, Any]]
 KEY = "one-key"
@@ -49,6 +50,33 @@ def test_one_process_runs_one_transaction_for_one_key(mongo_url: str, mongo_db: 
     assert len({asset.id for asset in assets}) == 1
     assert commands.counted["findAndModify"] == commands.counted["insert"] == commands.counted["commitTransaction"] == 1
     assert mongo_db.assets.count_documents({}) == mongo_db.outbox_events.count_documents({}) == 1
+
+
+def test_one_process_reads_once_for_one_key(mongo_url: str, mongo_db: Db) -> None:
+    commands = Commands()
+
+    async def read_all() -> list[Asset | None]:
+        async with connect_async(mongo_url, event_listeners=[commands]) as client:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=10)
+            made = await store.register(registered(idempotency_key=KEY))
+            owner = made.owner_id
+            return await asyncio.gather(*(store.by_key(owner_id=owner, idempotency_key=KEY) for _ in range(500)))
+
+    assert len({asset and asset.id for asset in asyncio.run(read_all())}) == 1
+    assert commands.counted["find"] == 1
+
+
+def test_a_storm_waits_for_its_turn_and_not_beyond_a_deadline(mongo_url: str, mongo_db: Db) -> None:
+    app = f"storm-{mongo_db.name}"
+
+    async def storm() -> list[Asset | None]:
+        # One connection and slow answers: all together take longer than one may.
+        async with connect_async(mongo_url, appname=app, maxPoolSize=1) as client:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=2, at_once=1)
+            with failing(mongo_db.client, "find", app=app, blockConnection=True, blockTimeMS=100):
+                return await asyncio.gather(*(store.by_id(owner_id="o", asset_id=str(n)) for n in range(30)))
+
+    assert asyncio.run(storm()) == [None] * 30
 
 
 def test_who_goes_away_takes_nobodys_answer_with_it(mongo_url: str, mongo_db: Db) -> None:

@@ -1,5 +1,6 @@
 """Only a token that we signed, for us, now, lets anybody in."""
 
+import asyncio
 import base64
 import json
 import time
@@ -8,7 +9,7 @@ from typing import Any
 import jwt
 import pytest
 
-from asset_api.auth import Caller, InvalidToken, Tokens
+from asset_api.auth import Caller, InvalidToken, Scope, SecretKey, Tokens
 from asset_api.settings import Settings
 from darkroom.runtime.settings import load
 from darkroom.runtime.tokens import mint
@@ -31,15 +32,33 @@ def signed(payload: str | dict[str, Any], *, header: dict[str, Any] | None = Non
     return (body + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")).decode()
 
 
-def tokens() -> Tokens:
-    return Tokens(secret=SECRET, audience="darkroom", issuer="darkroom", leeway_seconds=10)
+def caller(token: str) -> Caller:
+    tokens = Tokens(keys=SecretKey(SECRET), audience="darkroom", issuer="darkroom", leeway_seconds=10)
+    return asyncio.run(tokens.caller(token))
 
 
 def test_a_minted_token_is_accepted() -> None:
-    assert tokens().caller(mint(SECRET, owner="owner-1")) == Caller(owner_id="owner-1")
-    assert tokens().caller(signed(claims())) == Caller(owner_id="owner-1")
+    both = frozenset({"assets:read", "assets:write"})
+    assert caller(mint(SECRET, owner="owner-1")) == Caller("owner-1", both)
+    assert caller(signed(claims())) == Caller("owner-1", frozenset())
+    assert caller(signed(claims(aud=["another", "darkroom"]))).owner_id == "owner-1"
     # Clocks may differ by the leeway.
-    assert tokens().caller(mint(SECRET, owner="owner-1", seconds=-5)) == Caller(owner_id="owner-1")
+    assert caller(mint(SECRET, owner="owner-1", seconds=-5)) == Caller("owner-1", both)
+
+
+@pytest.mark.parametrize(
+    ("scope", "may"),
+    [
+        ("", set()),
+        ("assets:read", {Scope.READ}),
+        ("openid  assets:write", {Scope.WRITE}),
+        ("assets:admin", set(Scope)),
+        ("assets:readx xassets:write Assets:Read", set()),
+    ],
+)
+def test_a_token_allows_what_its_scope_names(scope: str, may: set[Scope]) -> None:
+    found = caller(signed(claims(scope=scope)))
+    assert {one for one in Scope if found.may(one)} == may
 
 
 def test_a_token_is_minted_for_somebody() -> None:
@@ -74,6 +93,9 @@ def test_a_token_is_minted_for_somebody() -> None:
         claims(sub="a\u0000b"),
         claims(sub="\ud800"),
         claims(sub="x" * 256),
+        claims(scope=["assets:read"]),
+        claims(scope=7),
+        claims(scope=None),
         json.dumps(claims()).replace('"exp": ', '"exp": 1e999, "was": '),
         json.dumps(claims()).replace('"exp": ', '"exp": NaN, "was": '),
         "[" * 3000,
@@ -85,7 +107,7 @@ def test_a_token_is_minted_for_somebody() -> None:
 )
 def test_well_signed_but_wrong_claims_are_refused(payload: str | dict[str, Any]) -> None:
     with pytest.raises(InvalidToken):
-        tokens().caller(signed(payload))
+        caller(signed(payload))
 
 
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "nOnE", "HS384", "HS512", "RS256", "", None, 7, []])
@@ -94,7 +116,7 @@ def test_the_algorithm_is_not_the_tokens_to_choose(algorithm: object) -> None:
     without = with_signature.rpartition(".")[0] + "."
     for token in (with_signature, without, without.removesuffix(".")):
         with pytest.raises(InvalidToken):
-            tokens().caller(token)
+            caller(token)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +135,7 @@ def test_the_algorithm_is_not_the_tokens_to_choose(algorithm: object) -> None:
 )
 def test_what_we_did_not_sign_is_refused(token: str) -> None:
     with pytest.raises(InvalidToken):
-        tokens().caller(token)
+        caller(token)
 
 
 def test_a_short_secret_is_refused_at_the_start_and_never_shown(
@@ -126,3 +148,23 @@ def test_a_short_secret_is_refused_at_the_start_and_never_shown(
         load(Settings)
     assert "too-short-7" not in str(refused.value)
     assert SECRET not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "set either this one or DARKROOM_JWT_SECRET"),
+        ({"JWT_SECRET": SECRET, "JWKS_URL": "https://id.example/keys"}, "not both"),
+        ({"JWKS_URL": "http://id.example/keys"}, "https://"),
+        ({"JWKS_URL": "file:///etc/passwd"}, "https://"),
+    ],
+)
+def test_one_family_of_keys_is_set_up(given: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MONGO_URL": "mongodb://127.0.0.1:1/", "BUCKET": "pictures-of-us", **given}.items():
+        monkeypatch.setenv(f"DARKROOM_{name}", value)
+    with pytest.raises(SystemExit, match=f"DARKROOM_JWKS_URL.*{says}"):
+        load(Settings)
+    monkeypatch.delenv("DARKROOM_JWT_SECRET", raising=False)
+    for url in ("https://id.example/keys", "http://127.0.0.1:80/keys"):
+        monkeypatch.setenv("DARKROOM_JWKS_URL", url)
+        assert load(Settings).jwks_url == url

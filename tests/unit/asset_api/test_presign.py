@@ -1,6 +1,7 @@
 """What a signed URL promises is in its signature, and it is for the right host."""
 
 import asyncio
+import base64
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -9,9 +10,14 @@ import boto3
 import botocore.session
 import pytest
 from botocore.credentials import RefreshableCredentials
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
+from asset_api.cloudfront import CloudFront
 from asset_api.errors import CannotSign
-from asset_api.presign import Presigner, signed_headers
+from asset_api.presign import Presigner, SignedUpload, signed_headers
+from darkroom.assets import Asset
 from darkroom.runtime.start import StartRefused
 from support.events import registered
 
@@ -37,6 +43,12 @@ def presigner(*, of: Any = None, endpoint_url: str | None = None) -> Presigner:
     )
 
 
+def upload(signer: Presigner, asset: Asset, *, until: datetime | None = None) -> SignedUpload:
+    signed = asyncio.run(signer.upload(asset, until=until))
+    assert signed is not None
+    return signed
+
+
 def expiring(seconds: float) -> RefreshableCredentials:
     """Credentials of a role whose session ends so soon, and whose renewal gives the same again."""
 
@@ -50,45 +62,52 @@ def expiring(seconds: float) -> RefreshableCredentials:
 @pytest.mark.parametrize("region", ["eu-west-1", "eu-north-1", "us-east-1"])
 def test_on_aws_the_host_is_the_buckets_regional_one(region: str) -> None:
     signer = presigner(of=session(region))
-    url = asyncio.run(signer.upload(registered().after)).url
+    url = upload(signer, registered().after).url
     assert urlsplit(url).netloc == f"pictures-of-us.s3.{region}.amazonaws.com"
     assert urlsplit(url).scheme == "https"
-    assert asyncio.run(signer.origin()) == f"https://pictures-of-us.s3.{region}.amazonaws.com"
+    assert asyncio.run(signer.origins()) == (f"https://pictures-of-us.s3.{region}.amazonaws.com",)
     asyncio.run(signer.check())
 
 
 def test_elsewhere_the_bucket_is_in_the_path_of_the_public_endpoint() -> None:
     asset = registered().after
-    url = urlsplit(asyncio.run(presigner(endpoint_url="http://files.example:9000").upload(asset)).url)
+    url = urlsplit(upload(presigner(endpoint_url="http://files.example:9000"), asset).url)
     assert (url.netloc, url.path) == ("files.example:9000", f"/pictures-of-us/{asset.object_key}")
 
 
 @pytest.mark.parametrize("checksum", [None, CHECKSUM])
 def test_every_promised_header_is_signed(checksum: str | None) -> None:
-    upload = asyncio.run(presigner().upload(registered(size=77, checksum_sha256=checksum).after))
+    signed = upload(presigner(), registered(size=77, checksum_sha256=checksum).after)
     expected = {"Content-Type": "image/jpeg", "Content-Length": "77", "If-None-Match": "*"}
-    assert upload.headers == expected | ({"x-amz-checksum-sha256": checksum} if checksum else {})
-    assert signed_headers(upload.url) == {"host", *(name.lower() for name in upload.headers)}
-    query = parse_qs(urlsplit(upload.url).query)
+    assert signed.headers == expected | ({"x-amz-checksum-sha256": checksum} if checksum else {})
+    assert signed_headers(signed.url) == {"host", *(name.lower() for name in signed.headers)}
+    query = parse_qs(urlsplit(signed.url).query)
     assert query["X-Amz-Algorithm"] == ["AWS4-HMAC-SHA256"]
     assert query["X-Amz-Expires"] == ["900"]
-    assert upload.method == "PUT"
+    assert signed.method == "PUT"
 
 
 def test_a_url_works_no_longer_than_the_credentials_that_signed_it() -> None:
     before = datetime.now(UTC)
-    upload = asyncio.run(presigner(of=session(credentials=expiring(60))).upload(registered().after))
-    (seconds,) = parse_qs(urlsplit(upload.url).query)["X-Amz-Expires"]
+    signed = upload(presigner(of=session(credentials=expiring(60))), registered().after)
+    (seconds,) = parse_qs(urlsplit(signed.url).query)["X-Amz-Expires"]
     assert 55 <= int(seconds) <= 61
-    assert before + timedelta(seconds=50) < upload.expires_at < before + timedelta(seconds=63)
-    lasting = asyncio.run(presigner(of=session(credentials=expiring(7200))).upload(registered().after))
+    assert before + timedelta(seconds=50) < signed.expires_at < before + timedelta(seconds=63)
+    lasting = upload(presigner(of=session(credentials=expiring(7200))), registered().after)
     assert parse_qs(urlsplit(lasting.url).query)["X-Amz-Expires"] == ["900"]
     assert before + timedelta(seconds=895) < lasting.expires_at < before + timedelta(seconds=905)
 
 
+def test_a_url_works_no_longer_than_its_asset_waits_for_it() -> None:
+    now = datetime.now(UTC)
+    signed = upload(presigner(), registered().after, until=now + timedelta(seconds=60))
+    assert now + timedelta(seconds=57) < signed.expires_at <= now + timedelta(seconds=60)
+    assert asyncio.run(presigner().upload(registered().after, until=now)) is None
+
+
 def test_expired_credentials_sign_nothing() -> None:
     with pytest.raises(CannotSign, match="expired"):
-        asyncio.run(presigner(of=session(credentials=expiring(-5))).upload(registered().after))
+        upload(presigner(of=session(credentials=expiring(-5))), registered().after)
 
 
 def test_without_credentials_or_region_the_service_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,13 +125,67 @@ def test_without_credentials_or_region_the_service_does_not_start(monkeypatch: p
 
 def test_an_original_is_saved_under_its_name_and_as_our_type() -> None:
     signer = presigner()
-    url = asyncio.run(signer.download("assets/x/original.jpg", content_type="image/png", filename='é"\r\n;.jpg'))
-    query = parse_qs(urlsplit(url).query)
+    before = datetime.now(UTC)
+    signed = asyncio.run(signer.download("assets/x/original.jpg", content_type="image/png", filename='é"\r\n;.jpg'))
+    query = parse_qs(urlsplit(signed.url).query)
     assert query["response-content-type"] == ["image/png"]
     (disposition,) = query["response-content-disposition"]
-    assert disposition == "attachment; filename*=UTF-8''%C3%A9%22%0D%0A%3B.jpg"
+    assert disposition == "attachment; filename=\"e____.jpg\"; filename*=UTF-8''%C3%A9%22%0D%0A%3B.jpg"
     assert unquote(disposition).endswith('é"\r\n;.jpg')
     assert query["X-Amz-Expires"] == ["300"]
+    assert before + timedelta(seconds=298) < signed.expires_at < before + timedelta(seconds=302)
+
+
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+def pem(key: Any) -> str:
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    made: str = key.private_bytes(encoding, form, serialization.NoEncryption()).decode()
+    return made
+
+
+def test_with_a_key_pair_downloads_are_cloudfronts_and_uploads_stay_s3s() -> None:
+    cloudfront = CloudFront(base_url="https://d111.cloudfront.net/", key_id="K2JCJMDEHXQW5F", private_key=pem(KEY))
+    signer = Presigner(
+        session=session(),
+        bucket="pictures-of-us",
+        endpoint_url=None,
+        upload_seconds=900,
+        download_seconds=300,
+        cloudfront=cloudfront,
+    )
+    before = datetime.now(UTC)
+    signed = asyncio.run(signer.download("assets/x/original.jpg", content_type="image/png", filename="é a.jpg"))
+    assert before + timedelta(seconds=298) < signed.expires_at < before + timedelta(seconds=302)
+    resource, _, ours = signed.url.partition("&Expires=")
+    address = urlsplit(resource)
+    assert (address.netloc, address.path) == ("d111.cloudfront.net", "/assets/x/original.jpg")
+    query = parse_qs(address.query)
+    assert query["response-content-type"] == ["image/png"]
+    assert query["response-content-disposition"] == [
+        "attachment; filename=\"e a.jpg\"; filename*=UTF-8''%C3%A9%20a.jpg"
+    ]
+    proof = parse_qs(f"Expires={ours}")
+    assert proof["Key-Pair-Id"] == ["K2JCJMDEHXQW5F"]
+    assert proof["Expires"] == [str(int(signed.expires_at.timestamp()))]
+    # What CloudFront itself does: the canned policy of this resource and time, checked with the public key.
+    condition = f'{{"DateLessThan":{{"AWS:EpochTime":{proof["Expires"][0]}}}}}'
+    policy = f'{{"Statement":[{{"Resource":"{resource}","Condition":{condition}}}]}}'
+    signature = base64.b64decode(proof["Signature"][0].translate(str.maketrans("-_~", "+=/")))
+    public, sha1 = KEY.public_key(), hashes.SHA1()  # noqa: S303 -- CloudFront's
+    public.verify(signature, policy.encode(), padding.PKCS1v15(), sha1)
+    with pytest.raises(InvalidSignature):
+        public.verify(signature, policy.replace("png", "svg").encode(), padding.PKCS1v15(), sha1)
+    unchanged = upload(signer, registered().after)
+    assert urlsplit(unchanged.url).netloc == "pictures-of-us.s3.eu-west-1.amazonaws.com"
+    assert asyncio.run(signer.origins())[1] == "https://d111.cloudfront.net"
+
+
+@pytest.mark.parametrize("key", ["", "no key", pem(ec.generate_private_key(ec.SECP256R1()))], ids=range(3))
+def test_a_key_that_cloudfront_does_not_take_is_refused_at_the_start(key: str) -> None:
+    with pytest.raises(StartRefused, match="DARKROOM_CLOUDFRONT_PRIVATE_KEY"):
+        CloudFront(base_url="https://d111.cloudfront.net", key_id="K", private_key=key)
 
 
 def test_a_header_that_the_signature_does_not_cover_is_no_promise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,4 +195,4 @@ def test_a_header_that_the_signature_does_not_cover_is_no_promise(monkeypatch: p
         signer._client, "generate_presigned_url", lambda *_, **__: "https://s3.example/x?X-Amz-SignedHeaders=host"
     )
     with pytest.raises(CannotSign, match="if-none-match"):
-        asyncio.run(signer.upload(registered().after))
+        upload(signer, registered().after)

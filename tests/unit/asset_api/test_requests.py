@@ -38,6 +38,9 @@ def refusal(body: bytes | dict[str, Any]) -> Problem:
         ("filename", "a\x00b.jpg", r"U\+0000"),
         ("filename", "a\r\nX: y.jpg", "control character"),
         ("filename", "a\u2028b.jpg", "line separator"),
+        ("filename", "photo\u202egpj.exe", "direction of writing"),
+        ("filename", "e\u0301" * 256, "1 to 255 characters, not 256"),
+        ("filename", "x" * 60_000, "1 to 255"),
         ("filename", 7, "string"),
         ("filename", None, "string"),
         ("content_type", "text/html", "one of image/jpeg"),
@@ -56,6 +59,21 @@ def refusal(body: bytes | dict[str, Any]) -> Problem:
         ("checksum_sha256", DIGEST + "\n", "32 bytes in base64"),
         ("checksum_sha256", "é" * 44, "32 bytes in base64"),
         ("owner_id", "somebody", "not a field"),
+        ("reference", "", "1 to 128"),
+        ("reference", "x" * 129, "1 to 128"),
+        ("reference", " a", "blank"),
+        ("reference", "a\nb", "control character"),
+        ("reference", 7, "string"),
+        ("reference", {"$gt": ""}, "string"),
+        ("metadata", [], "object"),
+        ("metadata", {f"m{n}": "" for n in range(17)}, "at most 16 entries"),
+        ("metadata", {"": "a"}, "a letter and up to 39"),
+        ("metadata", {"$where": "a"}, "a letter and up to 39"),
+        ("metadata", {"a.b": "a"}, "a letter and up to 39"),
+        ("metadata", {"a\n": "a"}, "a letter and up to 39"),
+        ("metadata", {"x" * 41: "a"}, "a letter and up to 39"),
+        ("metadata", {"a": "x" * 257}, "at most 256 characters"),
+        ("metadata", {"a": "\0"}, "control character"),
     ],
 )
 def test_a_broken_rule_is_refused_by_the_name_of_its_field(field: str, value: object, says: str) -> None:
@@ -96,6 +114,8 @@ def test_what_is_no_request_ends_as_a_problem(body: bytes, kind: Problems | None
 def test_a_request_is_normalised() -> None:
     wanted = parse({**GOOD, "filename": "Cafe\u0301.JPG", "content_type": "Image/JPEG", "checksum_sha256": None})
     assert (wanted.filename, wanted.content_type, wanted.checksum_sha256) == ("Café.JPG", "image/jpeg", None)
+    own = parse({**GOOD, "reference": "Cafe\u0301 7", "metadata": {"album": "a\u0301\n"}})
+    assert (own.reference, own.metadata) == ("Café 7", {"album": "a\u0301\n"})
     assert parse({**GOOD, "filename": "👩‍🚀.png", "size": LIMIT, "checksum_sha256": DIGEST}).checksum_sha256 == DIGEST
 
 
@@ -103,6 +123,7 @@ def test_the_fingerprint_is_of_the_meaning() -> None:
     same = [
         b'{"filename":"photo.jpg","content_type":"image/jpeg","size":1234}',
         b'{ "size": 1234, "content_type": "IMAGE/jpeg", "filename": "photo.jpg", "checksum_sha256": null }',
+        b'{"metadata":{},"reference":null,"filename":"photo.jpg","content_type":"image/jpeg","size":1234}',
     ]
     assert len({fingerprint(parse(body)) for body in same}) == 1
     others: list[dict[str, Any]] = [
@@ -110,8 +131,11 @@ def test_the_fingerprint_is_of_the_meaning() -> None:
         {"content_type": "image/png"},
         {"size": 1235},
         {"checksum_sha256": DIGEST},
+        {"reference": "order-1"},
+        {"metadata": {"a": "1"}},
+        {"metadata": {"a": "2"}},
     ]
-    assert len({fingerprint(parse({**GOOD, **other})) for other in ({}, *others)}) == 5
+    assert len({fingerprint(parse({**GOOD, **other})) for other in ({}, *others)}) == 8
 
 
 @pytest.mark.parametrize(("content_type", "extension"), EXTENSIONS.items())
@@ -162,3 +186,10 @@ def test_anything_else_is_no_key(fields: list[str]) -> None:
     with pytest.raises(Problem) as caught:
         parse_idempotency_key(fields)
     assert caught.value.kind is (Problems.INVALID_KEY if fields else Problems.MISSING_KEY)
+
+
+def test_svg_and_nothing_are_refused_and_what_phones_write_is_taken() -> None:
+    for content_type in ("image/heic", "image/heif", "image/avif"):
+        assert parse({**GOOD, "content_type": content_type}).content_type == content_type
+    for broken in ({"content_type": "image/svg+xml"}, {"size": 0}):
+        assert refusal({**GOOD, **broken}).kind is Problems.INVALID_REQUEST

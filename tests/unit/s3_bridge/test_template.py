@@ -84,6 +84,10 @@ def test_the_bucket_is_versioned_encrypted_private_and_outlives_the_stack() -> N
             },
         ),
         ("OutboxRelayRole", set()),
+        (
+            "SweeperRole",
+            {"s3:GetObject", "s3:ListBucket", "s3:ListBucketVersions", "s3:DeleteObject", "s3:DeleteObjectVersion"},
+        ),
         ("BridgePollerRole", {"sqs:ReceiveMessage", "sqs:DeleteMessage"}),
         (
             "BridgeRole",

@@ -1,0 +1,62 @@
+"""The objects of an asset in the bucket, looked for and removed."""
+
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+AT_ONCE = 1000
+"""Objects in one request: S3's limit."""
+
+
+class RemovalFailed(Exception):
+    """The store did not do what it was asked; another time it may."""
+
+
+class ObjectStore:
+    """One bucket, with or without versions."""
+
+    def __init__(self, client: Any, *, bucket: str) -> None:
+        self._client = client
+        self._bucket = bucket
+
+    def exists(self, key: str) -> bool:
+        """Whether there is an object of this key.
+
+        Raises:
+            RemovalFailed: the store does not say.
+
+        """
+        try:
+            self._client.head_object(Bucket=self._bucket, Key=key)
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                return False
+            raise RemovalFailed(f"HEAD {key}: {error}") from error
+        except BotoCoreError as error:
+            raise RemovalFailed(f"HEAD {key}: {error}") from error
+        return True
+
+    def remove_all(self, prefix: str) -> int:
+        """Remove every version and every delete marker below the prefix, for good. Gives their number.
+
+        Raises:
+            RemovalFailed: something is left; doing it again goes on from there.
+
+        """
+        removed = 0
+        try:
+            pages = self._client.get_paginator("list_object_versions").paginate(Bucket=self._bucket, Prefix=prefix)
+            for page in pages:
+                found = [
+                    {"Key": entry["Key"], "VersionId": entry["VersionId"]}
+                    for entry in [*page.get("Versions", []), *page.get("DeleteMarkers", [])]
+                ]
+                for begin in range(0, len(found), AT_ONCE):
+                    batch = found[begin : begin + AT_ONCE]
+                    answer = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True})
+                    if errors := answer.get("Errors"):
+                        raise RemovalFailed(f"{len(errors)} objects of {prefix}: {errors[0].get('Code')}")
+                    removed += len(batch)
+        except (ClientError, BotoCoreError) as error:
+            raise RemovalFailed(f"{prefix}: {error}") from error
+        return removed
