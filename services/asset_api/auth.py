@@ -1,6 +1,7 @@
 """Who calls: a JWT in the Authorization header, checked without asking anybody."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import jwt
@@ -20,6 +21,8 @@ class Caller:
     """Whoever the token speaks for. Every query is limited to this owner."""
 
     owner_id: str
+    expires_at: float = field(default=math.inf, compare=False)
+    """When the token ends, in seconds since 1970: what goes on for longer ends with it."""
 
 
 class InvalidToken(ValueError):
@@ -59,7 +62,7 @@ class Tokens:
         except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError, RecursionError):
             # PyJWT lets some odd claims (exp as 1e999, deeply nested JSON) out as plain Python errors.
             raise InvalidToken("The token is not valid.") from None
-        return Caller(owner_id=_owner(claims))
+        return Caller(owner_id=_owner(claims), expires_at=float(claims["exp"]) + self._leeway)
 
 
 class Bearer(SecurityBase):

@@ -22,7 +22,7 @@ from asset_api.store import AssetStore
 from asset_api.views import AssetView, RegisteredView, asset_view, registered_view
 from darkroom.contracts.events import UUID_PATTERN
 
-_ASSET_ID = re.compile(UUID_PATTERN)
+ASSET_ID = re.compile(UUID_PATTERN)
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -124,7 +124,7 @@ def assets_router(
     )
     async def get_asset(asset_id: str, caller: Annotated[Caller, Depends(bearer)]) -> Response:
         asset = None
-        if _ASSET_ID.fullmatch(asset_id):
+        if ASSET_ID.fullmatch(asset_id):
             asset = await store.by_id(owner_id=caller.owner_id, asset_id=asset_id)
         if asset is None:
             raise Problem(Problems.NOT_FOUND, "You have no asset of this id.")

@@ -88,7 +88,7 @@ def start_api(
             )
         api = Api("", process, log, httpx.Client())
         started.append(api)
-        port = eventually(lambda: port_of(api), deadline=20, what="the API's start")
+        port = eventually(lambda: port_of(api), deadline=90, what="the API's start")
         api.url = f"http://127.0.0.1:{port}"
         api.http.close()
         api.http = httpx.Client(base_url=api.url, timeout=30)
