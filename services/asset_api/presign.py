@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from asset_api.errors import CannotSign, StartRefused
+from asset_api.signer import Signer
 from darkroom.assets import Asset
 from darkroom.runtime.s3 import s3_client
 
@@ -45,7 +46,7 @@ class Presigner:
     ) -> None:
         self._session = session
         self._client = s3_client(session=session, endpoint_url=endpoint_url)
-        self._bucket = bucket
+        self._signer = Signer(client=self._client, session=session, bucket=bucket)
         self._upload_seconds = upload_seconds
         self._download_seconds = download_seconds
         self._clock = clock
@@ -79,7 +80,6 @@ class Presigner:
             "If-None-Match": WRITE_ONCE,
         }
         parameters: dict[str, Any] = {
-            "Bucket": self._bucket,
             "Key": asset.object_key,
             "ContentType": asset.content_type,
             "ContentLength": asset.size,
@@ -88,7 +88,7 @@ class Presigner:
         if asset.checksum_sha256 is not None:
             headers["x-amz-checksum-sha256"] = asset.checksum_sha256
             parameters["ChecksumSHA256"] = asset.checksum_sha256
-        url = self._client.generate_presigned_url("put_object", Params=parameters, ExpiresIn=seconds)
+        url = self._signer.url("put_object", parameters=parameters, seconds=seconds)
         # A header that is not signed is no constraint; a later boto3 must not drop one unnoticed.
         if missing := {name.lower() for name in headers} - signed_headers(url):
             raise CannotSign(f"the signature does not cover {', '.join(sorted(missing))}")
@@ -103,11 +103,10 @@ class Presigner:
 
         """
         seconds, _ = await self._lifetime(self._download_seconds)
-        parameters = {"Bucket": self._bucket, "Key": object_key, "ResponseContentType": content_type}
+        parameters = {"Key": object_key, "ResponseContentType": content_type}
         if filename is not None:
             parameters["ResponseContentDisposition"] = f"attachment; filename*=UTF-8''{quote(filename, safe='')}"
-        url: str = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds)
-        return url
+        return self._signer.url("get_object", parameters=parameters, seconds=seconds)
 
     async def origin(self) -> str:
         """The scheme and host of every URL signed here, which a page must be allowed to talk to."""
