@@ -101,7 +101,7 @@ def start_api(
             api.process.send_signal(signal.SIGTERM)
     for api in started:
         try:
-            api.process.wait(timeout=10)
+            api.process.wait(timeout=30)
         finally:
             api.process.kill()
 
