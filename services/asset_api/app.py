@@ -14,6 +14,7 @@ from asset_api.cloudfront import CloudFront
 from asset_api.edge import REQUEST_ID, Edge
 from asset_api.jwks import IssuerKeys, fetch_from
 from asset_api.life import life_router
+from asset_api.live import CONNECTION, Hub
 from asset_api.page import page_router
 from asset_api.presign import Presigner
 from asset_api.quota import Limits, Quota
@@ -21,6 +22,7 @@ from asset_api.reading import reading_router
 from asset_api.routes import assets_router, health_router
 from asset_api.settings import Settings
 from asset_api.store import AssetStore
+from asset_api.streams import streams_router
 from darkroom.runtime.mongo import AsyncClient, check_replica_set, connect_async, required
 from darkroom.runtime.s3 import aws_session
 from darkroom.runtime.start import StartRefused
@@ -46,6 +48,16 @@ def create_app(settings: Settings) -> FastAPI:
         seconds=settings.mongo_seconds,
         quota=quota,
         at_once=settings.mongo_connections,
+    )
+    live_client = connect_async(settings.mongo_url.get_secret_value(), **CONNECTION)
+    hub = Hub(
+        client=live_client,
+        database=settings.mongo_database,
+        seconds=settings.mongo_seconds,
+        listeners=settings.stream_listeners,
+        per_owner=settings.stream_listeners_per_owner,
+        queued=settings.stream_queue,
+        replay_seconds=settings.stream_replay_seconds,
     )
     presigner = Presigner(
         session=aws_session(),
@@ -76,10 +88,13 @@ def create_app(settings: Settings) -> FastAPI:
             if issuer_keys is not None:
                 await issuer_keys.close()
             await http.aclose()
+            await hub.close()
+            await live_client.close()
             await client.close()
 
     # No /docs: its page would load scripts from elsewhere. The description itself is at /openapi.json.
     app = FastAPI(title="Darkroom", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.hub = hub
     problems.install(app)
     app.add_middleware(Edge)
     if settings.cors_origins:
@@ -87,10 +102,20 @@ def create_app(settings: Settings) -> FastAPI:
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", REQUEST_ID],
+            allow_headers=[
+                "Authorization",
+                "Content-Type",
+                "Idempotency-Key",
+                "If-None-Match",
+                "Last-Event-ID",
+                REQUEST_ID,
+            ],
             expose_headers=["ETag", "Idempotency-Replayed", "Link", "Location", "Retry-After", REQUEST_ID],
             max_age=600,
         )
+    app.include_router(
+        streams_router(hub=hub, store=store, tokens=tokens, heartbeat_seconds=settings.stream_heartbeat_seconds)
+    )
     app.include_router(
         assets_router(
             store=store,

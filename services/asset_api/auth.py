@@ -4,6 +4,7 @@ The algorithm is the key's, never the token's to choose, and only one family of 
 (HS256) for development, or an issuer's public keys (``jwks``) for production. Nothing that a token names is followed.
 """
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -37,6 +38,8 @@ class Caller:
 
     owner_id: str
     scopes: frozenset[str] = field(default_factory=frozenset)
+    expires_at: float = field(default=math.inf, compare=False)
+    """When the token ends, in seconds since 1970: what goes on for longer ends with it."""
 
     def may(self, scope: Scope) -> bool:
         """Whether the token allows it."""
@@ -117,7 +120,8 @@ class Tokens:
             raise InvalidToken("The token has expired.") from None
         except ODD:
             raise InvalidToken("The token is not valid.") from None
-        return Caller(owner_id=_owner(claims), scopes=_scopes(claims))
+        expires_at = float(claims["exp"]) + self._leeway
+        return Caller(owner_id=_owner(claims), scopes=_scopes(claims), expires_at=expires_at)
 
 
 class Bearer(SecurityBase):

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from asset_api.cloudfront import CloudFront
 from asset_api.errors import CannotSign
 from asset_api.filenames import attachment
+from asset_api.signer import Signer
 from darkroom.assets import Asset
 from darkroom.runtime.s3 import s3_client
 from darkroom.runtime.start import StartRefused
@@ -57,7 +58,7 @@ class Presigner:
     ) -> None:
         self._session = session
         self._client = s3_client(session=session, endpoint_url=endpoint_url)
-        self._bucket = bucket
+        self._signer = Signer(client=self._client, session=session, bucket=bucket)
         self._upload_seconds = upload_seconds
         self.download_seconds = download_seconds
         self._cloudfront = cloudfront
@@ -95,7 +96,6 @@ class Presigner:
             "If-None-Match": WRITE_ONCE,
         }
         parameters: dict[str, Any] = {
-            "Bucket": self._bucket,
             "Key": asset.object_key,
             "ContentType": asset.content_type,
             "ContentLength": asset.size,
@@ -104,7 +104,7 @@ class Presigner:
         if asset.checksum_sha256 is not None:
             headers["x-amz-checksum-sha256"] = asset.checksum_sha256
             parameters["ChecksumSHA256"] = asset.checksum_sha256
-        url = self._client.generate_presigned_url("put_object", Params=parameters, ExpiresIn=seconds)
+        url = self._signer.url("put_object", parameters=parameters, seconds=seconds)
         # A header that is not signed is no constraint; a later boto3 must not drop one unnoticed.
         if missing := {name.lower() for name in headers} - signed_headers(url):
             raise CannotSign(f"the signature does not cover {', '.join(sorted(missing))}")
@@ -128,19 +128,16 @@ class Presigner:
                 self._cloudfront.sign(object_key, parameters=query, expires_at=expires_at), expires_at
             )
         seconds, expires_at = await self._lifetime(self.download_seconds)
-        parameters = {"Bucket": self._bucket, "Key": object_key, "ResponseContentType": content_type}
+        parameters = {"Key": object_key, "ResponseContentType": content_type}
         if disposition is not None:
             parameters["ResponseContentDisposition"] = disposition
-        url: str = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds)
-        return SignedDownload(url, expires_at)
+        return SignedDownload(self._signer.url("get_object", parameters=parameters, seconds=seconds), expires_at)
 
     async def origins(self) -> tuple[str, ...]:
         """The scheme and host of every URL signed here, which a page must be allowed to talk to."""
         await self._lifetime(self._upload_seconds)
         # Of S3 it is known from a URL alone: the bucket may be in the host or in the path.
-        s3 = urlsplit(
-            self._client.generate_presigned_url("get_object", Params={"Bucket": self._bucket, "Key": "assets/"})
-        )
+        s3 = urlsplit(self._signer.url("get_object", parameters={"Key": "assets/"}, seconds=1))
         uploads = f"{s3.scheme}://{s3.netloc}"
         return (uploads,) if self._cloudfront is None else (uploads, self._cloudfront.origin)
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import structlog
 import uvicorn
@@ -18,11 +18,23 @@ from darkroom.runtime.start import StartRefused
 log = structlog.get_logger()
 
 BACKLOG = 2048
+UNTAKEN_MS = 30_000
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, but for its signals: it would end the process by the signal it got instead of by exit code 0."""
+    """Uvicorn, but for its signals: it would end the process by the signal it got instead of by exit code 0.
+
+    ``ending`` is called as it begins to end: what would go on for ever ends then.
+    """
+
+    def __init__(self, config: uvicorn.Config, *, ending: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._ending()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -69,7 +81,8 @@ async def serve(settings: Settings) -> None:
                 server_header=False,
                 timeout_keep_alive=settings.keep_alive_seconds,
                 timeout_graceful_shutdown=settings.grace_seconds,
-            )
+            ),
+            ending=app.state.hub.end,
         )
         log.info("api_started", host=host, port=port)
         await server.serve(sockets=[listener])
@@ -82,6 +95,9 @@ def _listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            # A client that takes nothing of what was sent is cut off; its buffers would else be kept for ever.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_MS)
         listener.bind((host, port))
         listener.listen(BACKLOG)
     except OSError as error:

@@ -59,6 +59,13 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings):
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="origins whose pages may call the API, separated by commas; none by default"
     )
+    stream_listeners: int = Field(default=1000, ge=1, description="live streams that one process serves at once")
+    stream_listeners_per_owner: int = Field(default=250, ge=1, description="live streams of one owner at one process")
+    stream_queue: int = Field(default=256, ge=1, description="events that wait for a live stream before it is ended")
+    stream_heartbeat_seconds: float = Field(default=15.0, gt=0, le=600, description="the longest silence of a stream")
+    stream_replay_seconds: float = Field(
+        default=3600.0, ge=0, description="how far back a stream goes on from; whoever was away longer reads anew"
+    )
     mongo_seconds: float = Field(default=5.0, gt=0, le=30, description="the longest that a request waits for MongoDB")
     mongo_connections: int = Field(
         default=32, ge=1, description="connections to MongoDB at most; more are no faster, and a storm opens them all"

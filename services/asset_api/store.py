@@ -112,6 +112,12 @@ class AssetStore:
         # One read a key and process: a storm of retries must not fill the queue for connections beyond the deadline.
         return await _shared(self._reading, (owner_id, idempotency_key), lambda: self._find(key))
 
+    async def events_after(self, *, owner_id: str, asset_id: str, sequence: int, limit: int) -> list[Document]:
+        """The rows of an asset's stream after a sequence, in order, at most ``limit``."""
+        where = {"asset_id": asset_id, "owner_id": owner_id, "sequence": {"$gt": sequence}}
+        with pymongo.timeout(self._seconds):
+            return await self._outbox.find(where).sort("sequence", 1).limit(limit).to_list()
+
     async def register(self, candidate: Change) -> Asset:
         """Store the candidate and its event in one transaction, unless the key has an asset: then give that one.
 

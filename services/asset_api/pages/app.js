@@ -1,185 +1,346 @@
-// Uploads pictures through the API just as any frontend would: POST, PUT to S3, then ask until it is decided.
+// The page: puts together sign-in, uploads, the list and the live state.
 
-const TOKEN = "darkroom-token";
-const AT_ONCE = 3;
-const POLL_MS = 500;
-const POLL_LIMIT_MS = 5 * 60 * 1000;
-const DECIDED = new Set(["READY", "FAILED", "EXPIRED", "TRASHED", "PURGED"]);
-// The browser sets this one itself, to the size of what it sends, and does not let a script do it.
-const SET_BY_BROWSER = new Set(["content-length"]);
-const find = (id) => document.getElementById(id);
+import { call, dropToken, keepToken, listen, owner, Refused, SignedOut, token } from "./api.js";
+import { draw, find, makeCard, phase, tabOf } from "./cards.js";
+import * as details from "./details.js";
+import { forget, isFileOf, kept, Uploads } from "./uploads.js";
 
-class Refused extends Error {}
+const PAGE = 48;
+const TABS = ["all", "running", "ready", "failed", "trash"];
+const NOTHING = {
+  all: "No pictures yet. Drop some above.",
+  running: "Nothing is on its way.",
+  ready: "Nothing is ready yet.",
+  failed: "Nothing has failed.",
+  trash: "The trash is empty.",
+};
 
-function token() {
-  return sessionStorage.getItem(TOKEN) ?? "";
+const entries = new Map(); // by asset id, or by key before there is one
+let tab = "all";
+const older = { true: null, false: null }; // where the trash and the rest go on
+let live = null;
+let choosing = null;
+const refreshing = new Map();
+
+// URLs of pictures are signed for minutes, so they are asked for when a card comes into sight.
+const inSight = new IntersectionObserver((seen) => {
+  for (const { isIntersecting, target } of seen) {
+    if (!isIntersecting) continue;
+    inSight.unobserve(target);
+    for (const { card, asset } of entries.values()) if (card === target && asset?.status === "READY") refresh(asset.asset_id);
+  }
+}, { rootMargin: "300px" });
+
+const uploads = new Uploads({
+  show: (item) => show(entryOfItem(item)),
+  registered: (item, asset) => merge(asset, item),
+});
+
+// The list
+
+function entryOfItem(item) {
+  return (item.assetId && entries.get(item.assetId)) || entries.get(item.key) || addEntry(item.key, { item });
 }
+
+function addEntry(id, content, where = "prepend") {
+  const entry = { card: makeCard(), ...content };
+  entries.set(id, entry);
+  find("assets")[where](entry.card);
+  return entry;
+}
+
+function merge(asset, item, where) {
+  let entry = entries.get(asset.asset_id);
+  const waiting = item && entries.get(item.key);
+  if (waiting) {
+    // The card of the upload becomes the asset's; one that the live state made in the meantime goes.
+    if (entry && entry !== waiting) entry.card.remove();
+    if (entry?.asset && entry.asset.version > asset.version) asset = entry.asset;
+    entries.delete(item.key);
+    entries.set(asset.asset_id, waiting);
+    entry = waiting;
+  }
+  entry ??= addEntry(asset.asset_id, {}, where);
+  if (item) entry.item = item;
+  // A list tells less of an asset than its own address does: it does not replace what is known of the same version.
+  const known = entry.asset?.version ?? 0;
+  if (asset.version > known || (asset.version === known && "original" in asset)) entry.asset = asset;
+  show(entry);
+  if (!("original" in entry.asset)) inSight.observe(entry.card);
+}
+
+function show(entry) {
+  const before = entry.card.dataset.state;
+  draw(entry, act);
+  entry.card.hidden = tab === "all" ? tabOf(entry) === "trash" : tabOf(entry) !== tab;
+  const { from: [badge], name } = phase(entry);
+  if (before && before !== name && ["READY", "FAILED", "interrupted", "refused", "TRASHED"].includes(name)) {
+    announce(`${entry.asset?.filename ?? entry.item.name}: ${badge}. ${entry.card.querySelector(".reason").textContent}`);
+  }
+  if (entry.asset && details.shownId() === entry.asset.asset_id) details.fill(entry.asset);
+  count();
+}
+
+function count() {
+  const counts = { all: 0, running: 0, ready: 0, failed: 0, trash: 0 };
+  for (const entry of entries.values()) {
+    const its = tabOf(entry);
+    counts[its] += 1;
+    if (its !== "trash") counts.all += 1;
+  }
+  for (const name of TABS) {
+    const button = document.querySelector(`[data-tab="${name}"]`);
+    button.querySelector("b").textContent = counts[name] || "";
+    button.setAttribute("aria-pressed", String(name === tab));
+  }
+  find("empty").hidden = counts[tab] > 0;
+  find("empty").textContent = NOTHING[tab];
+}
+
+function announce(text) {
+  find("announce").textContent = text;
+}
+
+// What can be done with a picture
+
+const ACTIONS = {
+  cancel: (entry) => uploads.cancel(entry.item),
+  retry: (entry) => uploads.start(entry.item),
+  dismiss: (entry) => {
+    forget(entry.item.key);
+    delete entry.item;
+    if (entry.asset) return show(entry);
+    entry.card.remove();
+    for (const [id, one] of entries) if (one === entry) entries.delete(id);
+    return count();
+  },
+  choose: (entry) => {
+    choosing = entry;
+    find("again").click();
+  },
+  details: (entry) => {
+    details.open(entry.asset);
+    if (!("original" in entry.asset)) refresh(entry.asset.asset_id);
+  },
+  download: async (entry) => {
+    const { url } = await call(`/assets/${entry.asset.asset_id}/download`);
+    const link = document.createElement("a");
+    link.href = url; // the storage answers with Content-Disposition: attachment
+    link.rel = "noreferrer";
+    link.click();
+  },
+  trash: async (entry) => changed(entry, await call(`/assets/${entry.asset.asset_id}`, { method: "DELETE" })),
+  restore: async (entry) => changed(entry, await call(`/assets/${entry.asset.asset_id}/restore`, { method: "POST" })),
+};
+
+async function changed(entry, answer) {
+  if (answer?.asset_id) merge(answer);
+  else await refresh(entry.asset.asset_id);
+}
+
+async function act(action, entry) {
+  try {
+    await ACTIONS[action](entry);
+  } catch (error) {
+    failed(error);
+  }
+}
+
+function failed(error) {
+  if (error instanceof SignedOut) return signOut(error.message);
+  return notice(error instanceof TypeError ? "The server cannot be reached." : error.message);
+}
+
+function notice(text) {
+  find("notice").textContent = text;
+  find("notice").hidden = !text;
+}
+
+// The live state: events say that something changed; what it is now is asked once.
+
+function refresh(id) {
+  if (refreshing.has(id)) return refreshing.set(id, "again");
+  refreshing.set(id, "once");
+  return call(`/assets/${id}`)
+    .then((asset) => merge(asset))
+    .catch((error) => { if (!(error instanceof Refused)) setTimeout(refresh, 2000, id); })
+    .finally(() => {
+      const again = refreshing.get(id) === "again";
+      refreshing.delete(id);
+      if (again) refresh(id);
+    });
+}
+
+function onEvent(event) {
+  const known = entries.get(event.asset_id)?.asset;
+  if (!known || known.version < event.sequence) refresh(event.asset_id);
+}
+
+// What is in the trash is not in the list of all, and has pages of its own.
+async function load({ trash = tab === "trash", cursor } = {}) {
+  const query = new URLSearchParams({ limit: PAGE, ...(trash && { status: "TRASHED" }), ...(cursor && { cursor }) });
+  const page = await call(`/assets?${query}`);
+  for (const asset of page.assets) merge(asset, undefined, "append");
+  older[trash] = page.next_cursor;
+  showMore();
+}
+
+function showMore() {
+  find("more").hidden = !older[tab === "trash"];
+}
+
+async function loadAll() {
+  await load({ trash: false }).catch(failed);
+  await load({ trash: true }).catch(failed);
+  for (const entry of kept()) await unfinished(entry).catch(failed);
+  count();
+}
+
+// An upload that an earlier visit left: its asset tells whether the bytes have arrived after all.
+async function unfinished({ key, name, size, type, checksum, assetId }) {
+  if ([...entries.values()].some((entry) => entry.item?.key === key)) return;
+  const item = { key, name, size, type, checksum, assetId, state: "missing", progress: 0 };
+  if (assetId) {
+    const asset = entries.get(assetId)?.asset ?? (await call(`/assets/${assetId}`));
+    if (asset.status !== "UPLOADING") return forget(key);
+    return merge(asset, item);
+  }
+  return show(entryOfItem(item));
+}
+
+function connect() {
+  live?.abort();
+  live = new AbortController();
+  const state = (now) => {
+    find("live").dataset.state = now;
+    find("live-text").textContent = now === "on" ? "Live" : "Reconnecting";
+  };
+  let first = true;
+  listen("/assets/stream", {
+    signal: live.signal,
+    on: {
+      event: onEvent,
+      reset: loadAll,
+      failed,
+      state: (now) => {
+        state(now);
+        // The stream first, the list second: what changes in between is heard.
+        if (now === "on" && first) { first = false; loadAll(); }
+      },
+    },
+  });
+}
+
+// Files
+
+async function add(files) {
+  notice("");
+  for (const file of files) {
+    const left = [...entries.values()].filter((entry) => entry.item?.state === "missing");
+    let entry = null;
+    for (const one of left) if (!entry && (await isFileOf(one.item, file))) entry = one;
+    if (entry) resume(entry, file);
+    else uploads.add(file);
+  }
+}
+
+function resume(entry, file) {
+  const { key, checksum, assetId } = entry.item;
+  entry.item = uploads.add(file, key, { checksum, assetId });
+  show(entry);
+}
+
+async function again(files) {
+  const entry = choosing;
+  choosing = null;
+  if (!entry || !files.length) return;
+  if (await isFileOf(entry.item, files[0])) resume(entry, files[0]);
+  else notice(`That is another file than ${entry.item.name} was. Choose the same one, or drop it above as a new picture.`);
+}
+
+// Sign-in
 
 function takeTokenFromAddress() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (given) {
-    sessionStorage.setItem(TOKEN, given);
-    // Out of the address, so that it is neither bookmarked nor shared.
-    history.replaceState(null, "", location.pathname);
+  if (!given) return;
+  keepToken(given);
+  // Out of the address, so that it is neither bookmarked nor shared.
+  history.replaceState(null, "", location.pathname);
+}
+
+function begin() {
+  const signedIn = token() !== "";
+  find("sign-in").hidden = signedIn;
+  find("work").hidden = !signedIn;
+  find("session").hidden = !signedIn;
+  if (!signedIn) return;
+  find("who").textContent = owner();
+  find("who").title = owner();
+  connect();
+}
+
+function signOut(text) {
+  live?.abort();
+  details.close();
+  dropToken();
+  for (const entry of entries.values()) {
+    if (entry.item?.control) uploads.cancel(entry.item);
+    entry.card.remove();
   }
+  entries.clear();
+  begin();
+  notice(text);
 }
 
-function show(notice = "") {
-  find("sign-in").hidden = token() !== "";
-  find("work").hidden = token() === "";
-  find("notice").textContent = notice;
-}
-
-function forgetToken(notice) {
-  sessionStorage.removeItem(TOKEN);
-  show(notice);
-}
-
-async function call(path, options = {}) {
-  const response = await fetch(path, {
-    ...options,
-    headers: { Authorization: `Bearer ${token()}`, ...options.headers },
-  });
-  if (response.ok) return response.json();
-  const problem = await response.json().catch(() => ({}));
-  if (response.status === 401) forgetToken("The token is not valid any more. Give a new one.");
-  const fields = (problem.errors ?? []).map((error) => `${error.field}: ${error.message}`).join("; ");
-  const text = fields || problem.detail || `The server answered ${response.status}.`;
-  // A refusal is final; trouble of the server (5xx) can be tried again with the same key.
-  throw response.status < 500 ? new Refused(text) : new Error(text);
-}
-
-async function sha256(file) {
-  if (!crypto.subtle) return undefined; // only in secure contexts: https, localhost
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", await file.arrayBuffer()));
-  return btoa(String.fromCharCode(...digest));
-}
-
-function randomKey() {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-}
-
-function put(upload, file, onProgress) {
-  return new Promise((resolve, reject) => {
-    const request = new XMLHttpRequest(); // fetch tells no upload progress
-    request.open(upload.method, upload.url);
-    for (const [name, value] of Object.entries(upload.headers)) {
-      if (!SET_BY_BROWSER.has(name.toLowerCase())) request.setRequestHeader(name, value);
-    }
-    request.upload.onprogress = (event) => event.lengthComputable && onProgress(event.loaded / event.total);
-    request.onload = () => {
-      // 412: an earlier try did arrive, and an original is written once.
-      if (request.status < 300 || request.status === 412) resolve();
-      else reject(new Error(`The storage refused the upload (${request.status}).`));
-    };
-    request.onerror = () => reject(new Error("The upload was interrupted."));
-    request.send(file);
-  });
-}
-
-function addRow(file) {
-  const row = find("asset").content.firstElementChild.cloneNode(true);
-  row.querySelector(".name").textContent = file.name;
-  find("assets").prepend(row);
-  return row;
-}
-
-function showState(row, status, reason = "") {
-  row.dataset.status = status;
-  row.querySelector(".state").textContent = status;
-  row.querySelector(".reason").textContent = reason;
-}
-
-function showPictures(row, asset) {
-  const thumb = asset.renditions.find((rendition) => rendition.name === "thumb");
-  if (!thumb) return;
-  const image = new Image(thumb.width, thumb.height);
-  image.src = thumb.url;
-  image.alt = asset.filename;
-  row.querySelector(".pictures").replaceChildren(image);
-  const sizes = asset.renditions.map((one) => `${one.name} ${one.width} × ${one.height}`).join(", ");
-  row.querySelector(".state").textContent = `READY: ${sizes}`;
-}
-
-async function untilDecided(row, id) {
-  const ends = Date.now() + POLL_LIMIT_MS;
-  while (Date.now() < ends) {
-    const asset = await call(`/assets/${id}`);
-    showState(row, asset.status, asset.failure?.message);
-    if (DECIDED.has(asset.status)) {
-      showPictures(row, asset);
-      return;
-    }
-    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
-  }
-  throw new Error("It takes unusually long.");
-}
-
-async function run(row, file, key) {
-  const bar = row.querySelector("progress");
-  const again = row.querySelector(".again");
-  again.hidden = true;
-  bar.hidden = false;
-  try {
-    showState(row, "Reading");
-    const wanted = { filename: file.name, content_type: file.type, size: file.size, checksum_sha256: await sha256(file) };
-    showState(row, "Registering");
-    const asset = await call("/assets", {
-      method: "POST",
-      headers: { "Content-Type": "application/json", "Idempotency-Key": key },
-      body: JSON.stringify(wanted),
-    });
-    if (asset.upload) {
-      showState(row, "Uploading");
-      await put(asset.upload, file, (part) => { bar.value = part; });
-    }
-    bar.hidden = true;
-    await untilDecided(row, asset.asset_id);
-  } catch (error) {
-    bar.hidden = true;
-    showState(row, error instanceof Refused ? "REFUSED" : "Interrupted", error.message);
-    // The same key: however often it is tried, there is one asset.
-    again.hidden = error instanceof Refused;
-    again.onclick = () => run(row, file, key);
-  }
-}
-
-async function add(files) {
-  const waiting = files.map((file) => [addRow(file), file]);
-  const worker = async () => {
-    for (let next = waiting.shift(); next; next = waiting.shift()) await run(...next, randomKey());
-  };
-  // A few at a time keeps memory small: each file is read whole for its checksum.
-  await Promise.all(Array.from({ length: AT_ONCE }, worker));
-}
-
-function listen() {
+function wire() {
   const drop = find("drop");
+  let depth = 0;
   for (const name of ["dragover", "drop"]) {
     // Also outside the frame: a browser would else leave the page and open the picture.
     addEventListener(name, (event) => event.preventDefault());
   }
-  drop.addEventListener("dragover", () => drop.classList.add("over"));
-  drop.addEventListener("dragleave", () => drop.classList.remove("over"));
-  drop.addEventListener("drop", (event) => {
+  addEventListener("dragenter", () => { depth += 1; drop.classList.add("over"); });
+  addEventListener("dragleave", () => { depth -= 1; if (depth <= 0) drop.classList.remove("over"); });
+  addEventListener("drop", (event) => {
+    depth = 0;
     drop.classList.remove("over");
-    add([...event.dataTransfer.files]);
+    if (token()) add([...event.dataTransfer.files]);
   });
-  find("files").addEventListener("change", (event) => {
-    add([...event.target.files]);
-    event.target.value = "";
-  });
+  find("choose").addEventListener("click", () => find("files").click());
+  for (const [id, use] of [["files", add], ["again", again]]) {
+    find(id).addEventListener("change", (event) => {
+      const files = [...event.target.files];
+      event.target.value = "";
+      use(files).catch(failed);
+    });
+  }
+  for (const button of document.querySelectorAll("[data-tab]")) {
+    button.addEventListener("click", () => {
+      tab = button.dataset.tab;
+      for (const entry of entries.values()) show(entry);
+      count();
+      showMore();
+    });
+  }
+  find("more").addEventListener("click", () => load({ cursor: older[tab === "trash"] }).catch(failed));
+  find("details-close").addEventListener("click", () => details.close());
+  find("details").addEventListener("close", () => details.close());
+  find("details").addEventListener("click", (event) => { if (event.target === find("details")) details.close(); });
   find("sign-in").addEventListener("submit", (event) => {
     event.preventDefault();
-    sessionStorage.setItem(TOKEN, find("token").value.trim());
+    keepToken(find("token").value.trim());
     find("token").value = "";
-    show();
+    notice("");
+    begin();
   });
-  find("sign-out").addEventListener("click", () => forgetToken("The token is forgotten."));
-  addEventListener("hashchange", () => { takeTokenFromAddress(); show(); });
+  find("sign-out").addEventListener("click", () => signOut("Signed out: the token is forgotten."));
+  addEventListener("hashchange", () => { takeTokenFromAddress(); begin(); });
+  addEventListener("beforeunload", (event) => {
+    const sending = [...entries.values()].some((entry) => ["reading", "registering", "uploading", "retrying", "queued"].includes(entry.item?.state) && entry.item.file);
+    if (sending) event.preventDefault();
+  });
 }
 
 takeTokenFromAddress();
-listen();
-show();
+wire();
+begin();

@@ -89,7 +89,7 @@ def start_api(
             process = subprocess.Popen([sys.executable, "-m", "asset_api"], env=environment, stderr=stderr)
         api = Api("", process, log, httpx.Client())
         started.append(api)
-        port = eventually(lambda: port_of(api), deadline=60, what="the API's start")
+        port = eventually(lambda: port_of(api), deadline=90, what="the API's start")
         api.url = f"http://127.0.0.1:{port}"
         api.http.close()
         api.http = httpx.Client(base_url=api.url, timeout=30)
@@ -102,7 +102,7 @@ def start_api(
             api.process.send_signal(signal.SIGTERM)
     for api in started:
         try:
-            api.process.wait(timeout=10)
+            api.process.wait(timeout=30)
         finally:
             api.process.kill()
 

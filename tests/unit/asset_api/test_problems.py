@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError, NetworkTimeout, PyM
 from asset_api import problems
 from asset_api.edge import Edge
 from asset_api.errors import CannotSign
+from asset_api.page import FOLDER
 from asset_api.problems import Problems
 
 Ask = Callable[..., httpx.Response]
@@ -157,9 +159,12 @@ def test_the_page_lets_no_script_in_and_talks_to_s3_alone(ask: Ask) -> None:
     assert f"img-src 'self' blob: {origin};" in policy
     assert "unsafe" not in policy
     assert "<script src=" in page.text
-    for name in ("app.js", "app.css"):
-        assert f"/pages/{name}" in page.text
-        assert ask("GET", f"/pages/{name}").status_code == 200
+    assert "require-trusted-types-for 'script'" in policy
+    named = set(re.findall(r'"/pages/([^"]+)"', page.text))
+    imported = {name for file in FOLDER.glob("*.js") for name in re.findall(r'from "\./([^"]+)"', file.read_text())}
+    assert named | imported == {file.name for file in FOLDER.iterdir()} - {"index.html"}
+    for address in [f"/pages/{name}" for name in named | imported] + ["/favicon.ico"]:
+        assert ask("GET", address).status_code == 200
 
 
 def test_openapi_names_every_answer(ask: Ask) -> None:

@@ -1,0 +1,269 @@
+"""What the API adds to the database: POST /assets new and replayed, GET /assets/{id}, each over the bare operations.
+
+    python benchmarks/api.py [--mongo URL] [--seconds S] [--concurrency N] [--json FILE]
+
+One API process on a real mongod, asked over HTTP by one client process. "bare" are the same MongoDB operations by the
+same driver, in a process of its own, at the same concurrency, in the same run. For each: requests a second, the serving
+process's CPU a request, and the p99 at full load and at half of it. Figures compare only within one run. URLs are
+signed, nothing is sent to S3: no AWS endpoint is needed.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pymongo import ReturnDocument
+
+from darkroom.local.mongod import start_mongod
+from darkroom.local.processes import Supervisor
+from darkroom.runtime.mongo import TRANSACTION, connect, connect_async
+from darkroom.runtime.tokens import mint
+
+SECRET = "a-benchmark-secret-of-more-than-32-bytes"  # noqa: S105 -- of this run alone
+WANTED = json.dumps({"filename": "a.jpg", "content_type": "image/jpeg", "size": 4}).encode()
+KINDS = ("new", "replay", "get")
+PRELOADED = 500
+
+Operation = Callable[[int], Awaitable[None]]
+
+
+async def load(
+    operation: Operation, *, concurrency: int, seconds: float, rate: float | None = None
+) -> dict[str, float]:
+    """Run it over and over, as fast as it goes or ``rate`` times a second; latencies count from when it was due."""
+    took: list[float] = []
+    began = time.perf_counter()
+    ends = began + seconds
+    started = 0
+
+    async def worker(lane: int) -> None:
+        nonlocal started
+        while (now := time.perf_counter()) < ends:
+            due = now
+            if rate is not None:
+                due = began + started / rate
+                started += 1
+                await asyncio.sleep(max(0.0, due - now))
+            await operation(lane)
+            took.append(time.perf_counter() - due)
+
+    await asyncio.gather(*(worker(lane) for lane in range(concurrency)))
+    took.sort()
+    return {
+        "per_s": len(took) / (time.perf_counter() - began),
+        "p50_ms": statistics.median(took) * 1e3,
+        "p99_ms": took[int(len(took) * 0.99)] * 1e3,
+    }
+
+
+class Lanes:
+    """Keep-alive connections, one a lane, and no more HTTP than these answers need."""
+
+    def __init__(self, url: str) -> None:
+        self._address = urlsplit(url)
+        self._token = mint(SECRET, owner="bench")
+        self._open: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+
+    async def ask(self, lane: int, method: str, path: str, *, key: str = "", body: bytes = b"") -> bytes:
+        if lane not in self._open:
+            self._open[lane] = await asyncio.open_connection(self._address.hostname, self._address.port)
+        reader, writer = self._open[lane]
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self._address.netloc}\r\nAuthorization: Bearer {self._token}\r\n"
+        if body:
+            head += f"Idempotency-Key: {key}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        writer.write(head.encode() + b"\r\n" + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", answer)
+        assert answer.split(b" ", 2)[1] in (b"200", b"201"), answer
+        assert length is not None
+        return await reader.readexactly(int(length[1]))
+
+    def close(self) -> None:
+        for _, writer in self._open.values():
+            writer.close()
+
+
+async def api_operations(lanes: Lanes) -> dict[str, Operation]:
+    keys = [uuid.uuid4().hex for _ in range(PRELOADED)]
+    ids = [json.loads(await lanes.ask(0, "POST", "/assets", key=key, body=WANTED))["asset_id"] for key in keys]
+    numbers = iter(range(10**9))
+
+    async def new(lane: int) -> None:
+        await lanes.ask(lane, "POST", "/assets", key=uuid.uuid4().hex, body=WANTED)
+
+    async def replay(lane: int) -> None:
+        await lanes.ask(lane, "POST", "/assets", key=keys[next(numbers) % PRELOADED], body=WANTED)
+
+    async def get(lane: int) -> None:
+        await lanes.ask(lane, "GET", f"/assets/{ids[next(numbers) % PRELOADED]}")
+
+    return {"new": new, "replay": replay, "get": get}
+
+
+async def bare_operations(client: Any, database: str) -> dict[str, Operation]:
+    """What MongoDB is asked for in each case: a look at the key and the transaction; a look at the key; one by id."""
+    assets, outbox = client[database].assets, client[database].outbox_events
+    known = [document async for document in assets.find({"owner_id": "bench"}).limit(PRELOADED)]
+    row = await outbox.find_one({"asset_id": known[0]["_id"]})
+    numbers = iter(range(10**9))
+
+    async def new(_lane: int) -> None:
+        asset_id, key = str(uuid.uuid4()), {"owner_id": "bench", "idempotency_key": uuid.uuid4().hex}
+        document = {**{name: value for name, value in known[0].items() if name not in key}, "_id": asset_id}
+        await assets.find_one(key)
+
+        async def body(session: Any) -> None:
+            await assets.find_one_and_update(
+                key,
+                {"$setOnInsert": document},
+                upsert=True,
+                return_document=ReturnDocument.AFTER,
+                session=session,
+            )
+            await outbox.insert_one({**row, "_id": str(uuid.uuid4()), "asset_id": asset_id}, session=session)
+
+        async with client.start_session() as session:
+            await session.with_transaction(body, **TRANSACTION)
+
+    async def replay(_lane: int) -> None:
+        one = known[next(numbers) % len(known)]
+        await assets.find_one({"owner_id": "bench", "idempotency_key": one["idempotency_key"]})
+
+    async def get(_lane: int) -> None:
+        await assets.find_one({"_id": known[next(numbers) % len(known)]["_id"], "owner_id": "bench"})
+
+    return {"new": new, "replay": replay, "get": get}
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def measure_all(
+    operations: dict[str, Operation], *, pid: int, concurrency: int, seconds: float
+) -> dict[str, dict[str, float]]:
+    """``pid``: whose CPU counts."""
+    result = {}
+    for kind in KINDS:
+        await load(operations[kind], concurrency=concurrency, seconds=seconds / 4)
+        used = cpu_seconds(pid)
+        full = await load(operations[kind], concurrency=concurrency, seconds=seconds)
+        cpu = cpu_seconds(pid) - used
+        half = await load(operations[kind], concurrency=concurrency, seconds=seconds, rate=full["per_s"] / 2)
+        result[kind] = {
+            **full,
+            "cpu_ms": cpu / (full["per_s"] * seconds) * 1e3,
+            "per_core_s": full["per_s"] * seconds / cpu,
+            "half_p99_ms": half["p99_ms"],
+        }
+    return result
+
+
+async def measure_api(url: str, pid: int, given: argparse.Namespace) -> dict[str, dict[str, float]]:
+    lanes = Lanes(url)
+    try:
+        operations = await api_operations(lanes)
+        return await measure_all(operations, pid=pid, concurrency=given.concurrency, seconds=given.seconds)
+    finally:
+        lanes.close()
+
+
+async def measure_bare(mongo: str, database: str, given: argparse.Namespace) -> dict[str, dict[str, float]]:
+    async with connect_async(mongo) as client:
+        operations = await bare_operations(client, database)
+        return await measure_all(operations, pid=os.getpid(), concurrency=given.concurrency, seconds=given.seconds)
+
+
+@contextlib.contextmanager
+def running_api(mongo: str, database: str, log: Path) -> Iterator[tuple[str, int]]:
+    environment = {
+        **os.environ,
+        "AWS_REGION": "eu-west-1",
+        "AWS_ACCESS_KEY_ID": "bench",
+        "AWS_SECRET_ACCESS_KEY": "bench",
+        "DARKROOM_MONGO_URL": mongo,
+        "DARKROOM_MONGO_DATABASE": database,
+        "DARKROOM_BUCKET": "bench",
+        "DARKROOM_JWT_SECRET": SECRET,
+        "DARKROOM_HTTP_PORT": "0",
+        # Nothing of a limit is measured here, where one owner does everything.
+        "DARKROOM_MAX_UPLOADING": str(10**9),
+        "DARKROOM_REGISTRATIONS_PER_MINUTE": str(10**9),
+    }
+    with log.open("wb") as stderr:
+        process = subprocess.Popen([sys.executable, "-m", "asset_api"], env=environment, stderr=stderr)
+    try:
+        ends = time.monotonic() + 120
+        while not (port := re.search(r'"port": (\d+)', log.read_text())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < ends, "the API did not start"
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port[1]}", process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def run(mongo: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    database = f"bench_{uuid.uuid4().hex[:8]}"
+    try:
+        with running_api(mongo, database, folder / "api.log") as (url, pid):
+            api = asyncio.run(measure_api(url, pid, given))
+        bare = asyncio.run(measure_bare(mongo, database, given))
+    finally:
+        with connect(mongo) as client:
+            client.drop_database(database)
+    return {
+        "concurrency": given.concurrency,
+        "cores": os.cpu_count(),
+        "api": api,
+        "bare": bare,
+        "ratio": {kind: api[kind]["per_s"] / bare[kind]["per_s"] for kind in KINDS},
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    lines = [
+        f"{'':8}{'API/s':>8}{'bare/s':>8}{'ratio':>7}{'API ms CPU':>12}{'bare':>7}{'p99 full':>10}{'p99 half':>10}"
+    ]
+    for kind in KINDS:
+        api, bare = result["api"][kind], result["bare"][kind]
+        lines.append(
+            f"{kind:8}{api['per_s']:8.0f}{bare['per_s']:8.0f}{result['ratio'][kind]:7.2f}{api['cpu_ms']:12.2f}"
+            f"{bare['cpu_ms']:7.2f}{api['p99_ms']:10.1f}{api['half_p99_ms']:10.1f}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mongo")
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, Supervisor(Path(name) / "logs") as supervisor:
+        mongo = given.mongo or start_mongod(supervisor, Path(name) / "mongo").url
+        result = run(mongo, Path(name), given)
+    print(table(result))
+    if given.json is not None:
+        given.json.write_text(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

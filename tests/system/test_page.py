@@ -1,0 +1,259 @@
+"""The page in a real browser, on a whole stack: what a person with a mouse, a keyboard or a bad network does."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect, sync_playwright
+
+from darkroom.cli.photo import dusk
+from support import pictures
+from support.browser import chromium, npm_packages
+from system.conftest import World
+
+AXE = "axe-core@4.10.3"
+SECONDS = 40_000  # milliseconds, for what the whole pipeline does
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    executable = chromium()
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def owner(request: pytest.FixtureRequest) -> str:
+    return f"page-{request.node.name}"[:60]
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    opened = browser.new_context(viewport={"width": 1200, "height": 900})
+    opened.set_default_timeout(SECONDS)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, world: World, owner: str) -> Iterator[Page]:
+    """The page, signed in. A test fails if it says anything on the console that it should not."""
+    opened = context.new_page()
+    said: list[str] = []
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    opened.goto(world.stack.page_url(owner))
+    expect(opened.locator("#live")).to_have_attribute("data-state", "on")
+    yield opened
+    # What a test breaks on purpose is told by the browser itself.
+    unexpected = [text for text in said if "Failed to load resource" not in text]
+    assert unexpected == []
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> list[Path]:
+    files = [tmp_path / f"hills-{number}.jpg" for number in range(3)]
+    for number, file in enumerate(files):
+        file.write_bytes(dusk(600, 400, seed=number))
+    return files
+
+
+def card(page: Page, name: str) -> Locator:
+    return page.locator(".card").filter(has=page.get_by_role("heading", name=name, exact=True))
+
+
+def expect_state(page: Page, name: str, state: str) -> None:
+    expect(card(page, name)).to_have_attribute("data-state", state, timeout=SECONDS)
+
+
+def assets(world: World, owner: str) -> list[dict[str, Any]]:
+    return list(world.db.assets.find({"owner_id": owner}))
+
+
+def test_three_pictures_become_ready_without_a_reload(page: Page, world: World, owner: str, photos: list[Path]) -> None:
+    page.set_input_files("#files", photos)
+    for photo in photos:
+        expect_state(page, photo.name, "READY")
+        image = card(page, photo.name).locator("img")
+        expect(image).to_have_attribute("alt", photo.name)
+        image.evaluate("one => one.decode()")
+        assert image.evaluate("one => one.naturalWidth") == 256
+    assert len(assets(world, owner)) == 3
+    assert all(one["checksum_sha256"] for one in assets(world, owner)), "the browser's SHA-256 is signed"
+    expect(page.locator('[data-tab="ready"] b')).to_have_text("3")
+    expect(page.locator("#announce")).to_contain_text("Ready")
+    assert page.evaluate("Object.entries(localStorage).flatMap(([, value]) => JSON.parse(value))") == []
+
+
+def test_the_timeline_tells_what_happened(page: Page, photos: list[Path]) -> None:
+    page.set_input_files("#files", photos[0])
+    expect_state(page, photos[0].name, "READY")
+    card(page, photos[0].name).get_by_role("button", name="Details").press("Enter")
+    steps = page.locator("#timeline li strong")
+    expect(steps).to_have_text(["Registered", "Developing began", "Ready"])
+    expect(page.locator("#details-preview img")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#details")).not_to_be_visible()
+    expect(card(page, photos[0].name).get_by_role("button", name="Details")).to_be_focused()
+
+
+def test_a_reload_in_the_middle_goes_on_under_the_same_key(
+    page: Page, context: BrowserContext, world: World, owner: str, photos: list[Path]
+) -> None:
+    held: list[Route] = []
+    context.route(is_upload, lambda route: held.append(route))  # a function: Playwright takes no built-in
+    page.set_input_files("#files", photos[0])
+    expect_state(page, photos[0].name, "uploading")
+    while not held:  # ends: with the test's own time
+        page.wait_for_timeout(20)
+    page.on("dialog", lambda dialog: dialog.accept())  # it asks, since something is being sent
+    page.reload()
+    for route in held:
+        route.abort()
+    context.unroute(is_upload)
+    expect_state(page, photos[0].name, "missing")
+    expect(card(page, photos[0].name)).to_contain_text("a page cannot keep the file itself")
+    with page.expect_file_chooser() as chooser:
+        card(page, photos[0].name).get_by_role("button", name="Choose the file again").click()
+    chooser.value.set_files(photos[1])
+    expect(page.locator("#notice")).to_contain_text("another file")
+    with page.expect_file_chooser() as chooser:
+        card(page, photos[0].name).get_by_role("button", name="Choose the file again").click()
+    chooser.value.set_files(photos[0])
+    expect_state(page, photos[0].name, "READY")
+    assert len(assets(world, owner)) == 1
+
+
+def test_a_lost_network_is_waited_out_with_the_same_key(
+    page: Page, context: BrowserContext, world: World, owner: str, photos: list[Path]
+) -> None:
+    broken: list[str] = []
+
+    def lose(route: Route) -> None:
+        broken.append(route.request.headers.get("idempotency-key", ""))
+        route.abort("internetdisconnected")
+
+    context.route(is_upload, lose, times=1)
+    page.set_input_files("#files", photos[0])
+    expect_state(page, photos[0].name, "READY")
+    assert len(broken) == 1
+
+    context.route(re.compile(r"/assets$"), lose)
+    page.set_input_files("#files", photos[1])
+    expect_state(page, photos[1].name, "retrying")
+    expect(card(page, photos[1].name)).to_contain_text("cannot be reached")
+    expect_state(page, photos[1].name, "interrupted")
+    context.unroute(re.compile(r"/assets$"))
+    context.unroute_all()
+    card(page, photos[1].name).get_by_role("button", name="Try again").click()
+    expect_state(page, photos[1].name, "READY")
+    assert len(set(broken[1:])) == 1, "each try has the same key"
+    assert len(assets(world, owner)) == 2
+
+
+def test_an_upload_can_be_cancelled_and_taken_up_again(
+    page: Page, context: BrowserContext, world: World, owner: str, photos: list[Path]
+) -> None:
+    context.route(is_upload, lambda _route: None)
+    page.set_input_files("#files", photos[0])
+    expect_state(page, photos[0].name, "uploading")
+    card(page, photos[0].name).get_by_role("button", name="Cancel").click()
+    expect_state(page, photos[0].name, "cancelled")
+    context.unroute_all()
+    card(page, photos[0].name).get_by_role("button", name="Try again").click()
+    expect_state(page, photos[0].name, "READY")
+    assert len(assets(world, owner)) == 1
+
+
+def test_a_file_that_is_no_picture_fails_with_its_reason(page: Page, tmp_path: Path) -> None:
+    torn = tmp_path / "torn.jpg"
+    torn.write_bytes(pictures.jpeg(300, 200)[:-400])
+    page.set_input_files("#files", torn)
+    expect_state(page, "torn.jpg", "FAILED")
+    expect(card(page, "torn.jpg").locator(".reason")).not_to_be_empty()
+    text = tmp_path / "notes.txt"
+    text.write_text("no picture")
+    page.set_input_files("#files", text)
+    expect_state(page, "notes.txt", "refused")
+    expect(card(page, "notes.txt")).to_contain_text("content_type")
+
+
+def test_everything_can_be_done_by_keyboard(page: Page, photos: list[Path]) -> None:
+    page.get_by_role("button", name="Choose pictures").focus()
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Enter")
+    chooser.value.set_files(photos[0])
+    expect_state(page, photos[0].name, "READY")
+    page.get_by_role("button", name=re.compile("^Ready")).press("Space")
+    expect(card(page, photos[0].name)).to_be_visible()
+    page.get_by_role("button", name=re.compile("^Failed")).press("Space")
+    expect(card(page, photos[0].name)).not_to_be_visible()
+    expect(page.locator("#empty")).to_have_text("Nothing has failed.")
+
+
+def test_the_trash_takes_and_gives_back(page: Page, photos: list[Path]) -> None:
+    page.set_input_files("#files", photos[0])
+    expect_state(page, photos[0].name, "READY")
+    card(page, photos[0].name).get_by_role("button", name="Move to the trash").click()
+    expect(card(page, photos[0].name)).not_to_be_visible()
+    page.locator('[data-tab="trash"]').click()
+    expect_state(page, photos[0].name, "TRASHED")
+    page.reload()
+    page.locator('[data-tab="trash"]').click()
+    card(page, photos[0].name).get_by_role("button", name="Restore").click()
+    expect_state(page, photos[0].name, "READY")
+    page.locator('[data-tab="all"]').click()
+    expect(card(page, photos[0].name).locator("img")).to_be_visible()
+
+
+def test_a_second_page_sees_what_the_first_does(
+    page: Page, context: BrowserContext, world: World, owner: str, photos: list[Path]
+) -> None:
+    other = context.new_page()
+    other.goto(world.stack.page_url(owner))
+    expect(other.locator("#live")).to_have_attribute("data-state", "on")
+    page.set_input_files("#files", photos[0])
+    expect_state(other, photos[0].name, "READY")
+    expect(card(other, photos[0].name).locator("img")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_axe_finds_nothing_serious(
+    page: Page, context: BrowserContext, photos: list[Path], tmp_path: Path, scheme: Any
+) -> None:
+    source = (npm_packages(AXE) / "axe-core" / "axe.min.js").read_text()
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    torn = tmp_path / "torn.jpg"
+    torn.write_bytes(pictures.jpeg(300, 200)[:-400])
+    page.set_input_files("#files", [photos[0], torn])
+    expect_state(page, photos[0].name, "READY")
+    expect_state(page, "torn.jpg", "FAILED")
+    serious = audit(page, source)
+    card(page, photos[0].name).get_by_role("button", name="Details").click()
+    expect(page.locator("#timeline li")).to_have_count(3)
+    serious += audit(page, source)
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.locator("#sign-in")).to_be_visible()
+    serious += audit(page, source)
+    assert serious == []
+
+
+def audit(page: Page, source: str) -> list[str]:
+    """Serious and critical findings of axe-core, run in the page's own world beside its strict policy."""
+    found: dict[str, Any] = page.evaluate(f"{source}; axe.run(document)")
+    return [
+        f"{one['id']}: {one['help']} ({node['html'][:120]})"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
+
+
+def is_upload(url: str) -> bool:
+    """Whether this is a presigned PUT to the storage."""
+    return "/original." in url and "X-Amz-Signature" in url and "if-none-match" in url
