@@ -16,6 +16,11 @@ COLLECTION = "consumer_inbox"
 INDEXES: tuple[tuple[list[tuple[str, int]], dict[str, Any]], ...] = (
     ([("consumer", 1), ("event_id", 1)], {"unique": True}),
     ([("expire_at", 1)], {"expireAfterSeconds": 0}),
+    # What operators ask for: the few rows that are being worked on, and those given up.
+    (
+        [("consumer", 1), ("state", 1), ("claimed_at", 1)],
+        {"name": "open_or_dead", "partialFilterExpression": {"state": {"$in": ["PROCESSING", "DEAD"]}}},
+    ),
 )
 
 PROCESSING = "PROCESSING"
@@ -168,4 +173,29 @@ def finish(state: str, *, outcome: str, keep_ms: int) -> list[Document]:
             }
         },
         {"$unset": ["lease_owner", "lease_until", "not_before"]},
+    ]
+
+
+def ended(consumer: str, event_id: str) -> Document:
+    """The filter of ``reopen``: an event that is COMPLETED or DEAD."""
+    return {**key(consumer, event_id), "state": {"$in": [COMPLETED, DEAD]}}
+
+
+def reopen(*, keep_ms: int) -> list[Document]:
+    """An event that had ended is to be worked on again, by whoever claims it, with all its attempts.
+
+    The fence is raised here and again by the claim, so nobody who ever held the event can still write.
+    """
+    return [
+        {
+            "$set": {
+                "state": PROCESSING,
+                "attempts": 0,
+                "fence": {"$add": ["$fence", 1]},
+                "redrives": {"$add": [{"$ifNull": ["$redrives", 0]}, 1]},
+                "redriven_at": "$$NOW",
+                "expire_at": {"$add": ["$$NOW", keep_ms]},
+            }
+        },
+        {"$unset": ["outcome", "finished_at", "lease_owner", "lease_until", "not_before"]},
     ]
