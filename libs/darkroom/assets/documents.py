@@ -13,6 +13,15 @@ INDEXES: tuple[tuple[list[tuple[str, int]], dict[str, Any]], ...] = (
     # One asset for one key of one owner, whatever races. A sharded collection's key must begin as this index does.
     ([("owner_id", 1), ("idempotency_key", 1)], {"unique": True}),
     ([("owner_id", 1), ("created_at", -1), ("_id", 1)], {"name": "listing"}),
+    # What operators and the reconciler look for: few assets, however many there are.
+    (
+        [("status", 1), ("updated_at", 1)],
+        {"name": "unfinished", "partialFilterExpression": {"status": {"$in": ["UPLOADING", "PROCESSING"]}}},
+    ),
+    (
+        [("upload.event_id", 1)],
+        {"name": "failed_by_upload", "partialFilterExpression": {"status": "FAILED"}},
+    ),
 )
 
 

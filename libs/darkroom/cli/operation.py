@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from botocore.exceptions import BotoCoreError, ClientError
@@ -17,12 +17,12 @@ from confluent_kafka import KafkaException
 from pymongo.errors import PyMongoError
 from rich.console import Console
 
-from darkroom.ops.installation import Installation, OpsSettings, connected
+from darkroom.ops.installation import Installation, NoDeadLetterQueue, OpsSettings, connected
 from darkroom.runtime.mongo import NotAReplicaSet
 from darkroom.runtime.settings import load
 
 FOUND, COULD_NOT = 1, 2
-_FAILURES = (PyMongoError, KafkaException, BotoCoreError, ClientError, NotAReplicaSet, TimeoutError, ValueError)
+_FAILURES = (PyMongoError, KafkaException, BotoCoreError, ClientError, NotAReplicaSet, TimeoutError, NoDeadLetterQueue)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs on standard output, and nothing else.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
@@ -42,7 +42,7 @@ def installation() -> Iterator[Installation]:
         fail(f"{type(error).__name__}: {error}")
 
 
-def fail(why: str) -> typer.Exit:
+def fail(why: str) -> NoReturn:
     """End with exit code 2 and the reason on standard error."""
     Console(stderr=True).print(f"[bold red]Could not run:[/] {why}", highlight=False, soft_wrap=True)
     raise typer.Exit(COULD_NOT)

@@ -5,7 +5,8 @@ import getpass
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import Annotated, Any
 
 from botocore.config import Config
@@ -45,13 +46,37 @@ class OpsSettings(MongoSettings, KafkaSettings, S3Settings):
         return given
 
 
+class NoDeadLetterQueue(Exception):
+    """The queue's policy names none. The message says which variable to set."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Queue:
     """The SQS queue that S3 notifies, and where its messages go that nobody could handle."""
 
     client: Any
     url: str
-    dlq_url: str
+    known_dlq_url: str | None = None
+
+    @cached_property
+    def dlq_url(self) -> str:
+        """The dead-letter queue: the one that was named, or else the one that the queue's policy names.
+
+        Raises:
+            NoDeadLetterQueue: there is none.
+            ClientError, BotoCoreError: SQS refused or did not answer.
+
+        """
+        return self.known_dlq_url or _dlq(self.client, self.url)
+
+    def depths(self) -> tuple[int, int]:
+        """About how many messages the queue and its dead-letter queue hold, those being worked on among them."""
+        return self._depth(self.url), self._depth(self.dlq_url)
+
+    def _depth(self, url: str) -> int:
+        names = [f"ApproximateNumberOfMessages{suffix}" for suffix in ("", "NotVisible", "Delayed")]
+        found = self.client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+        return sum(int(found.get(name, 0)) for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +99,7 @@ class Installation:
     def now(self) -> datetime:
         """The time of MongoDB's server, by which every lease goes."""
         moment: datetime = self.db.command("hello")["localTime"]
-        return moment
+        return moment.replace(tzinfo=UTC)  # commands are answered without a zone, in UTC
 
     def offsets(self) -> Offsets:
         """Asks brokers for offsets, as the processors' group; to be used as a context manager."""
@@ -86,7 +111,7 @@ def connected(settings: OpsSettings) -> Iterator[Installation]:
     """Connect to everything that the settings name, and close it again.
 
     Raises:
-        PyMongoError, BotoCoreError, ClientError: MongoDB or SQS does not answer or refuses.
+        PyMongoError: MongoDB does not answer or refuses.
         NotAReplicaSet: the server keeps no transactions.
 
     """
@@ -101,7 +126,7 @@ def connected(settings: OpsSettings) -> Iterator[Installation]:
         if settings.queue_url is not None:
             sqs = session.client("sqs", config=Config(connect_timeout=5, read_timeout=30))
             stack.callback(sqs.close)
-            queue = Queue(client=sqs, url=settings.queue_url, dlq_url=settings.dlq_url or _dlq(sqs, settings.queue_url))
+            queue = Queue(client=sqs, url=settings.queue_url, known_dlq_url=settings.dlq_url)
         yield Installation(
             mongo=mongo,
             db=db,
@@ -127,7 +152,7 @@ def _dlq(sqs: Any, queue_url: str) -> str:
     attributes = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["RedrivePolicy"]).get("Attributes", {})
     arn = json.loads(attributes.get("RedrivePolicy", "{}")).get("deadLetterTargetArn")
     if arn is None:
-        raise ValueError(f"DARKROOM_QUEUE_URL: {queue_url} has no dead-letter queue; name it by DARKROOM_DLQ_URL")
+        raise NoDeadLetterQueue(f"DARKROOM_QUEUE_URL: {queue_url} names no dead-letter queue; set DARKROOM_DLQ_URL")
     _, _, _, _, account, name = arn.split(":")
     url: str = sqs.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"]
     return url

@@ -137,7 +137,7 @@ def whole(place: Place, kafka_bootstrap: str, aws_endpoint: str, topic_names: Ca
     arn = sqs.get_queue_attributes(QueueUrl=dlq, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3})
     url = sqs.create_queue(QueueName=names[1], Attributes={"RedrivePolicy": policy})["QueueUrl"]
-    queue = Queue(client=sqs, url=url, dlq_url=dlq)
+    queue = Queue(client=sqs, url=url, known_dlq_url=None)
     given = vars(place.installation) | {"bootstrap": kafka_bootstrap, "topics": topics, "queue": queue}
     yield Place(Installation(**given))
     for made in (url, dlq):
