@@ -5,7 +5,7 @@ import sys
 import typer
 from rich.console import Console
 
-from darkroom.cli import chaos, demo, dlq, reconcile, setup, status, token, up, verify
+from darkroom.cli import chaos, demo, dlq, reconcile, setup, status, token, up, verify, why
 from darkroom.local.errors import LocalServerError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app.command("chaos")(chaos.chaos)
 app.command("setup")(setup.setup)
 app.command("token")(token.token)
 app.command("status")(status.status)
+app.command("why")(why.why)
 app.command("verify")(verify.verify)
 app.command("rebuild")(verify.rebuild)
 app.command("reconcile")(reconcile.reconcile)

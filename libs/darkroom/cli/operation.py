@@ -18,6 +18,7 @@ from pymongo.errors import PyMongoError
 from rich.console import Console
 
 from darkroom.ops.installation import Installation, NoDeadLetterQueue, OpsSettings, connected
+from darkroom.runtime import logging
 from darkroom.runtime.mongo import NotAReplicaSet
 from darkroom.runtime.settings import load
 
@@ -35,6 +36,8 @@ def installation() -> Iterator[Installation]:
         settings = load(OpsSettings)
     except SystemExit as error:
         fail(str(error))
+    # What commands have to say they print; logs are for --every.
+    logging.configure(service="darkroom", level="CRITICAL")
     try:
         with connected(settings) as found:
             yield found
