@@ -42,11 +42,12 @@ check: $(READY) ## Lint, format, types, architecture, dependencies, cloud templa
 	$(BIN)/deptry .
 	$(BIN)/cfn-lint deploy/aws/template.yaml
 
-bench: $(READY) ## Measure: the journey, the relay and the price of exactly-once (ratios of one run; tables and JSON under build/)
+bench: $(READY) ## Measure: the journey, the relay, the price of exactly-once, verify (ratios of one run; tables and JSON under build/)
 	@mkdir -p build
 	$(BIN)/python benchmarks/journey.py --json build/journey.json
 	$(BIN)/python benchmarks/exactly_once.py --json build/exactly_once.json
 	$(BIN)/python benchmarks/relay.py --json build/relay.json
+	$(BIN)/python benchmarks/verify.py --json build/verify.json
 
 lock: ## Pin every dependency again, with hashes and without addresses
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }

@@ -1,13 +1,12 @@
 """What goes wrong at night is seen, explained and mended by the commands of the runbook."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in its __all__
@@ -32,24 +31,48 @@ LATE = "2"
 NAMED = {"DARKROOM_OPERATOR": "night shift"}
 
 
+# Calls the command once a line, so that a test does not wait for its imports a dozen times.
+CALLED = """
+import contextlib, io, json, os, sys
+from darkroom.cli.main import app
+for line in sys.stdin:
+    call = json.loads(line)
+    os.environ.update(call["environment"])
+    out, code = io.StringIO(), 0
+    with contextlib.redirect_stdout(out):
+        try:
+            app(call["arguments"])
+        except SystemExit as end:
+            code = end.code or 0
+    print(json.dumps({"code": code, "out": out.getvalue()}), flush=True)
+"""
+
+
 class Darkroom:
-    """The command, as an engineer calls it: a process with the environment that ``darkroom up`` wrote down."""
+    """The command, as an engineer calls it, with the environment that ``darkroom up`` writes down."""
 
     def __init__(self, world: World) -> None:
         self._stack = world.stack
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", CALLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.communicate(timeout=30)
 
     def __call__(self, *arguments: str, code: int | None = None) -> Any:
         """What it printed as JSON; ``code`` is the exit code that it must end with."""
-        done = subprocess.run(
-            [sys.executable, "-m", "darkroom.cli", *arguments, "--json"],
-            env={**os.environ, **aws_environment(), **self._stack.operations_environment(), **NAMED},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert code is None or done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return json.loads(done.stdout)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        environment = aws_environment() | self._stack.operations_environment() | NAMED
+        self._process.stdin.write(json.dumps({"arguments": [*arguments, "--json"], "environment": environment}) + "\n")
+        self._process.stdin.flush()
+        done = json.loads(self._process.stdout.readline())
+        assert code is None or done["code"] == code, f"{arguments}: {done}"
+        return json.loads(done["out"])
 
     def cause(self, asset_id: str) -> str:
         """What `why` names."""
@@ -111,9 +134,15 @@ def ready(world: World, asset_id: str) -> Callable[[], bool]:
     return lambda: world.status(asset_id) == "READY"
 
 
+@pytest.fixture
+def darkroom(night: World) -> Iterator[Darkroom]:
+    with Darkroom(night) as command:
+        yield command
+
+
 @pytest.mark.timeout(300)
-def test_a_night_on_call(night: World) -> None:
-    world, darkroom = night, Darkroom(night)
+def test_a_night_on_call(night: World, darkroom: Darkroom) -> None:
+    world = night
     assert darkroom("status", code=0)["problems"] == []
     lost, dead, parked, orphaned, refused, dead_notification = _Night(world).everything()
 
