@@ -197,5 +197,5 @@ def reopen(*, keep_ms: int) -> list[Document]:
                 "expire_at": {"$add": ["$$NOW", keep_ms]},
             }
         },
-        {"$unset": ["outcome", "finished_at", "lease_owner", "lease_until", "not_before"]},
+        {"$unset": ["outcome", "finished_at", "lease_owner", "lease_until", "not_before", "abandoned"]},
     ]
