@@ -140,7 +140,7 @@ def darkroom(night: World) -> Iterator[Darkroom]:
         yield command
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_night_on_call(night: World, darkroom: Darkroom) -> None:
     world = night
     assert darkroom("status", code=0)["problems"] == []

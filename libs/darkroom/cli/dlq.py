@@ -52,15 +52,21 @@ def list_letters(
 
 @app.command()
 def show(
-    letter_id: Annotated[str, typer.Argument(help="The id that `dlq list` tells.")], source: Sources = None
+    letter_id: Annotated[str, typer.Argument(help="The id that `dlq list` tells.")],
+    source: Sources = None,
+    as_json: Json = False,
 ) -> None:
-    """Print all that is known of a letter, as JSON. Exit code 0: printed. 1: there is no such letter."""
+    """Print all that is known of a letter. Exit code 0: printed. 1: there is no such letter. 2: it could not run."""
     with installation() as found:
         letters = boxes.find(found, _filter(source, ids=[letter_id]))
+    told = [letter.as_json(whole=True) for letter in letters]
+    if as_json:
+        print_json(told)
+    for letter in [] if as_json else told:
+        Console().print_json(data=letter, default=str)
     if not letters:
         Console(stderr=True).print(f"No letter has the id {letter_id}.", highlight=False)
         raise typer.Exit(FOUND)
-    print_json([letter.as_json(whole=True) for letter in letters])
 
 
 @app.command()

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 COLLECTION = "consumer_inbox"
+OPEN_OR_DEAD = "open_or_dead"
+"""The index to hint at for rows that are PROCESSING or DEAD: few, however many events the inbox remembers."""
 INDEXES: tuple[tuple[list[tuple[str, int]], dict[str, Any]], ...] = (
     ([("consumer", 1), ("event_id", 1)], {"unique": True}),
     ([("expire_at", 1)], {"expireAfterSeconds": 0}),
     # What operators ask for: the few rows that are being worked on, and those given up.
     (
         [("consumer", 1), ("state", 1), ("claimed_at", 1)],
-        {"name": "open_or_dead", "partialFilterExpression": {"state": {"$in": ["PROCESSING", "DEAD"]}}},
+        {"name": OPEN_OR_DEAD, "partialFilterExpression": {"state": {"$in": ["PROCESSING", "DEAD"]}}},
     ),
 )
 

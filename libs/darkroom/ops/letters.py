@@ -17,7 +17,7 @@ from darkroom.assets import Status
 from darkroom.assets.documents import COLLECTION as ASSETS
 from darkroom.contracts.events import UUID_PATTERN
 from darkroom.inbox.leases import COLLECTION as INBOX
-from darkroom.inbox.leases import DEAD
+from darkroom.inbox.leases import DEAD, OPEN_OR_DEAD
 from darkroom.ops import audit
 from darkroom.ops.announcing import Announcer
 from darkroom.ops.installation import Installation, Queue
@@ -216,7 +216,8 @@ class InboxBox:
     def letters(self) -> Iterator[Letter]:
         """Every event given up by the processors."""
         db = self._installation.db
-        for row in db[INBOX].find({"consumer": self._installation.group, "state": DEAD}, {"_id": 0}):
+        dead = {"consumer": self._installation.group, "state": DEAD}
+        for row in db[INBOX].find(dead, {"_id": 0}).hint(OPEN_OR_DEAD):
             wanted = {"status": str(Status.FAILED), "upload.event_id": row["event_id"]}
             asset = db[ASSETS].find_one(wanted, {"_id": 1})
             yield Letter(

@@ -17,12 +17,13 @@ from pymongo.errors import PyMongoError
 from darkroom.assets import Status
 from darkroom.assets.documents import COLLECTION as ASSETS
 from darkroom.inbox.leases import COLLECTION as INBOX
-from darkroom.inbox.leases import DEAD, PROCESSING
+from darkroom.inbox.leases import DEAD, OPEN_OR_DEAD, PROCESSING
 from darkroom.ops import audit, leased
 from darkroom.ops.findings import Patience
 from darkroom.ops.installation import Installation, NoDeadLetterQueue
 from darkroom.ops.letters import Source
 from darkroom.ops.reconcile import Reconciler
+from darkroom.ops.topics import of_coordinator
 from darkroom.outbox import COLLECTION as OUTBOX
 from darkroom.outbox import SHARDS
 
@@ -244,8 +245,12 @@ def group_members(installation: Installation) -> int:
     """
     # The client must outlive the future. It is asked for no offsets: that can end the process in librdkafka.
     admin = AdminClient({"log_level": 0, **installation.kafka_config, "bootstrap.servers": installation.bootstrap})
-    (future,) = admin.describe_consumer_groups([installation.group], request_timeout=GROUP_SECONDS).values()
-    return len(future.result(timeout=GROUP_SECONDS + 1).members)
+
+    def members() -> int:
+        (future,) = admin.describe_consumer_groups([installation.group], request_timeout=GROUP_SECONDS).values()
+        return len(future.result(timeout=GROUP_SECONDS + 1).members)
+
+    return of_coordinator(members)
 
 
 def _processors(installation: Installation, snapshot: Snapshot) -> None:
@@ -289,7 +294,8 @@ def _assets(installation: Installation, snapshot: Snapshot) -> None:
 def _inbox(installation: Installation, snapshot: Snapshot) -> None:
     rows, mine = installation.db[INBOX], {"consumer": installation.group}
     held, run_out = [], []
-    for row in rows.find({**mine, "state": PROCESSING}, {"lease_until": 1, "not_before": 1, "claimed_at": 1}):
+    wanted = {"lease_until": 1, "claimed_at": 1}
+    for row in rows.find({**mine, "state": PROCESSING}, wanted).hint(OPEN_OR_DEAD):
         if row.get("lease_until") is None:
             snapshot.backing_off += 1
         elif row["lease_until"] > snapshot.at:
@@ -298,7 +304,7 @@ def _inbox(installation: Installation, snapshot: Snapshot) -> None:
             run_out.append(_age(snapshot, row["lease_until"]))
     snapshot.leases_held = Waiting(len(held), max(held, default=None))
     snapshot.leases_run_out = Waiting(len(run_out), max(run_out, default=None))
-    snapshot.letters[Source.INBOX] = rows.count_documents({**mine, "state": DEAD})
+    snapshot.letters[Source.INBOX] = rows.count_documents({**mine, "state": DEAD}, hint=OPEN_OR_DEAD)
 
 
 def _sqs(installation: Installation, snapshot: Snapshot) -> None:

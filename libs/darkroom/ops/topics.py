@@ -5,16 +5,22 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from darkroom.contracts.envelope import Event, MalformedEvent, from_record
 from darkroom.contracts.events import EventType
 
 TERMINAL = (EventType.ASSET_READY, EventType.ASSET_FAILED)
 CALL_SECONDS = 10.0
+COORDINATOR_PAUSE = 0.2
+MOVING = frozenset(
+    {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
+)
+"""A group's coordinator says so while its topic is made or moves; a moment later somebody is."""
 NO_GROUP = "darkroom.ops"
+Value = TypeVar("Value")
 Place = tuple[str, int]
 """A topic and a partition."""
 
@@ -38,6 +44,23 @@ class TopicRecord:
     def notes(self) -> dict[str, str]:
         """The headers as text, as people read them."""
         return {name: _text(value) for name, value in self.headers if value is not None}
+
+
+def of_coordinator(ask: Callable[[], Value]) -> Value:
+    """What a group's coordinator answers; asked again for a while when it is about to be somebody else.
+
+    Raises:
+        KafkaException: no broker answers, or none is the coordinator for long.
+
+    """
+    deadline = time.monotonic() + CALL_SECONDS
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in MOVING or time.monotonic() > deadline:
+                raise
+        time.sleep(COORDINATOR_PAUSE)
 
 
 class Offsets:
@@ -101,7 +124,7 @@ class Offsets:
 
         """
         places = [TopicPartition(*place) for place in self._places(topic)]
-        found = self._consumer.committed(places, timeout=CALL_SECONDS)
+        found = of_coordinator(lambda: self._consumer.committed(places, timeout=CALL_SECONDS))
         return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
 
     def _places(self, topic: str) -> list[Place]:

@@ -10,7 +10,7 @@ from darkroom.ops.diagnosis import diagnose
 from darkroom.ops.status import Waiting, look, problems
 from darkroom.ops.story import gather, story
 from darkroom.runtime.kafka import producer_config
-from integration.ops.conftest import GROUP, Place
+from integration.ops.conftest import Place
 from support import events
 
 
@@ -88,8 +88,6 @@ def test_the_story_of_an_asset_is_gathered_from_every_server(whole: Place) -> No
         ("assets", {"status": "UPLOADING", "updated_at": {"$lt": events.NOW}}, "unfinished"),
         ("assets", {"status": "PROCESSING"}, "unfinished"),
         ("assets", {"status": "FAILED", "upload.event_id": "x"}, "failed_by_upload"),
-        ("consumer_inbox", {"consumer": GROUP, "state": "PROCESSING"}, "open_or_dead"),
-        ("consumer_inbox", {"consumer": GROUP, "state": "DEAD"}, "open_or_dead"),
     ],
 )
 def test_what_operators_ask_for_is_found_by_an_index(place: Place, collection: str, wanted: Any, index: str) -> None:
