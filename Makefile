@@ -52,6 +52,7 @@ bench: $(READY) ## Measure everything beside its peers in one run: one table, an
 	@$(BIN)/python benchmarks/bench.py --json build/bench.json $(ARGS)
 	@$(BIN)/python benchmarks/imaging.py --whole 40 --json build/imaging.json
 	@$(BIN)/python benchmarks/api.py --json build/api.json
+	@$(BIN)/python benchmarks/verify.py --json build/verify.json
 
 lock: ## Pin every dependency again, with hashes and without addresses
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }

@@ -3,7 +3,9 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,7 +82,12 @@ class World:
         eventually(lambda: self.lag() == 0, what="no lag", deadline=deadline)
 
     def lag(self) -> int:
-        consumer = Consumer({"bootstrap.servers": self.stack.servers.kafka_bootstrap, "group.id": "darkroom.processor"})
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.stack.servers.kafka_bootstrap,
+                "group.id": f"{self.stack.topics.prefix}processor",
+            }
+        )
         try:
             topic = self.stack.topics.uploaded
             partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
@@ -104,27 +111,25 @@ class World:
         return aws_client("s3", self.aws_endpoint)
 
 
-@pytest.fixture(scope="session")
-def world(
-    tmp_path_factory: pytest.TempPathFactory, mongo_url: str, kafka_bootstrap: str, aws_endpoint: str
-) -> Iterator[World]:
-    """One stack for the session: starting it takes longer than most tests."""
-    prefix, database = "system.", "system"
+@contextmanager
+def start_world(folder: Path, name: str, *, mongo_url: str, kafka_bootstrap: str, aws_endpoint: str) -> Iterator[World]:
+    """A stack of that name on the session's servers, with a database, topics and a bucket of its own."""
+    prefix = f"{name}."
     given = {MONGO_VARIABLE: mongo_url, KAFKA_VARIABLE: kafka_bootstrap, AWS_VARIABLE: aws_endpoint}
     with (
         start_stack(
-            tmp_path_factory.mktemp("system"),
+            folder,
             topic_prefix=prefix,
-            database=database,
-            stack_name="system",
-            settings=SETTINGS | aws_environment(),
+            database=name,
+            stack_name=name,
+            settings=SETTINGS | {"DARKROOM_PROCESSOR_GROUP": f"{prefix}processor"} | aws_environment(),
             session=aws_session(),
             environment=given,
         ) as stack,
         MongoClient[dict[str, Any]](mongo_url, tz_aware=True) as client,
     ):
         uploader = Uploader(stack.api_url, stack.token(OWNER))
-        world = World(stack, client[database], uploader, FailPoints(client), aws_endpoint)
+        world = World(stack, client[name], uploader, FailPoints(client), aws_endpoint)
         stop = threading.Event()
         reader = threading.Thread(target=_read_all, args=(kafka_bootstrap, Topics(prefix), world.records, stop))
         reader.start()
@@ -132,7 +137,22 @@ def world(
         stop.set()
         reader.join()
         uploader.close()
-        client.drop_database(database)
+        client.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def world(
+    tmp_path_factory: pytest.TempPathFactory, mongo_url: str, kafka_bootstrap: str, aws_endpoint: str
+) -> Iterator[World]:
+    """One stack for the session: starting it takes longer than most tests."""
+    with start_world(
+        tmp_path_factory.mktemp("system"),
+        "system",
+        mongo_url=mongo_url,
+        kafka_bootstrap=kafka_bootstrap,
+        aws_endpoint=aws_endpoint,
+    ) as started:
+        yield started
 
 
 @pytest.fixture(autouse=True)

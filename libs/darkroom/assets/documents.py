@@ -18,10 +18,17 @@ INDEXES: tuple[tuple[list[tuple[str, int]], dict[str, Any]], ...] = (
         [("owner_id", 1), ("reference", 1), ("created_at", -1), ("_id", 1)],
         {"name": "listing_by_reference", "partialFilterExpression": {"reference": {"$exists": True}}},
     ),
-    # What a sweep looks for: small, whatever the number of assets.
+    # What sweeps, operators and the reconciler look for: few assets, however many there are.
     (
         [("status", 1), ("updated_at", 1)],
-        {"name": "perishable", "partialFilterExpression": {"status": {"$in": ["UPLOADING", "TRASHED"]}}},
+        {
+            "name": "unfinished",
+            "partialFilterExpression": {"status": {"$in": ["UPLOADING", "PROCESSING", "TRASHED"]}},
+        },
+    ),
+    (
+        [("upload.event_id", 1)],
+        {"name": "failed_by_upload", "partialFilterExpression": {"status": "FAILED"}},
     ),
 )
 

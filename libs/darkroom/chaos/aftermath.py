@@ -18,10 +18,10 @@ from darkroom.chaos.evidence import Evidence, Stored
 from darkroom.chaos.frontend import OWNER, Upload
 from darkroom.chaos.injector import Injector
 from darkroom.chaos.messages import Messages
-from darkroom.chaos.topics import Offsets, read_all
 from darkroom.chaos.watch import Watch
 from darkroom.contracts.events import AssetUploaded
 from darkroom.contracts.ids import upload_event_id
+from darkroom.ops.topics import Offsets, read_all
 
 LOOK_SECONDS = 1.0
 QUIET_SECONDS = 2 * 10 + 5

@@ -11,11 +11,11 @@ import boto3
 from botocore.config import Config
 
 from darkroom.chaos.proxy import FaultyProxy
-from darkroom.chaos.topics import Offsets
 from darkroom.local.mongod import MongoReplicaSet
 from darkroom.local.processes import SupervisedProcess
 from darkroom.local.servers import AWS_VARIABLE, Servers, start_servers
 from darkroom.local.stack import Stack, start_stack
+from darkroom.ops.topics import Offsets
 from darkroom.runtime.mongo import Db, connect
 from darkroom.runtime.s3 import s3_client
 

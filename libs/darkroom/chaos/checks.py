@@ -4,16 +4,14 @@ Each gives how many things it looked at and what it found wrong. A check that lo
 table says so.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
-from darkroom.assets import IllegalTransition, Status, fold, to_document
+from darkroom.assets import Status
 from darkroom.chaos.evidence import Document, Evidence, Stored
 from darkroom.contracts.events import EventType
-from darkroom.contracts.ids import stream_event_id
+from darkroom.ops import integrity
 from darkroom.outbox import from_row
 
 ENDED = ("COMPLETED", "DEAD")
@@ -50,41 +48,20 @@ def one_asset_a_key(evidence: Evidence) -> Iterator[str]:
 
 def gapless(evidence: Evidence) -> Iterator[str]:
     """I2."""
-    versions = {asset["_id"]: asset["version"] for asset in evidence.assets}
-    for asset_id in versions.keys() | evidence.streams.keys():
-        rows = evidence.streams.get(asset_id, [])
-        sequences = [row["sequence"] for row in rows]
-        if not sequences or sequences != list(range(1, len(sequences) + 1)):
-            yield f"asset {asset_id}: its stream has the sequences {sequences}"
-        if versions.get(asset_id) != max(sequences, default=None):
-            yield f"asset {asset_id}: version {versions.get(asset_id)}, but its stream has {sequences}"
-        for row in rows:
-            if row["_id"] != stream_event_id(asset_id, row["sequence"]):
-                yield f"asset {asset_id}: event {row['sequence']} has the id {row['_id']}, which is not its own"
+    for kept in evidence.kept:
+        yield from integrity.gapless(kept)
 
 
 def document_is_fold(evidence: Evidence) -> Iterator[str]:
     """I3."""
-    for asset in evidence.assets:
-        try:
-            folded = to_document(fold(from_row(row) for row in evidence.streams.get(asset["_id"], [])))
-        except (IllegalTransition, ValidationError) as error:
-            yield f"asset {asset['_id']}: its stream cannot be folded: {error}"
-            continue
-        if folded != asset:
-            names = sorted(name for name in folded.keys() | asset.keys() if folded.get(name) != asset.get(name))
-            yield f"asset {asset['_id']}: the document differs from its stream's fold in {names}"
+    for kept in evidence.kept:
+        yield from integrity.document_is_fold(kept)
 
 
 def one_terminal_event(evidence: Evidence) -> Iterator[str]:
     """I4, in the database and on the topic."""
-    for what, counted in (
-        ("upload event", Counter(row.get("causation_id") for row in evidence.terminal_rows)),
-        ("asset", Counter(row["asset_id"] for row in evidence.terminal_rows)),
-    ):
-        for name, count in counted.items():
-            if count > 1:
-                yield f"{what} {name}: {count} terminal events in the outbox"
+    for kept in evidence.kept:
+        yield from integrity.one_terminal_event(kept)
     published: dict[str | None, set[str]] = defaultdict(set)
     for record in evidence.of_topic(evidence.topics.events):
         if record.event is not None and str(record.event.type) in (READY, FAILED):

@@ -6,9 +6,10 @@ from functools import cached_property
 from typing import Any
 
 from darkroom.chaos.frontend import Upload
-from darkroom.chaos.topics import Place, TopicRecord
 from darkroom.contracts.events import EventType
 from darkroom.contracts.topics import Topics
+from darkroom.ops.integrity import Kept
+from darkroom.ops.topics import Place, TopicRecord
 
 Document = Mapping[str, Any]
 
@@ -62,6 +63,13 @@ class Evidence:
         for row in sorted(self.rows, key=lambda row: (row["asset_id"], row["sequence"])):
             found.setdefault(row["asset_id"], []).append(row)
         return found
+
+    @cached_property
+    def kept(self) -> list[Kept]:
+        """Every asset that has a document or a stream, with both."""
+        documents = {asset["_id"]: asset for asset in self.assets}
+        ids = sorted(documents.keys() | self.streams.keys())
+        return [Kept(asset_id, documents.get(asset_id), self.streams.get(asset_id, ())) for asset_id in ids]
 
     @cached_property
     def by_key(self) -> dict[str, list[Document]]:

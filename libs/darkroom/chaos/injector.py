@@ -18,11 +18,11 @@ from darkroom.chaos.arena import Arena
 from darkroom.chaos.faults import Fault, Planned
 from darkroom.chaos.messages import Messages, pick
 from darkroom.chaos.proxy import Trouble
-from darkroom.chaos.topics import TopicRecord
 from darkroom.contracts.events import AssetUploaded
 from darkroom.local.errors import LocalServerError
 from darkroom.local.ports import HOST
 from darkroom.local.processes import SupervisedProcess
+from darkroom.ops.topics import TopicRecord
 
 START_SECONDS = 120.0
 """A service that is started while its database is down ends again; whoever runs it starts it again, for so long."""

@@ -10,11 +10,11 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 from confluent_kafka import KafkaError, Message, Producer
 
-from darkroom.chaos.topics import TopicRecord
 from darkroom.contracts.envelope import BRIDGE_SOURCE, Headers, headers, timestamp
 from darkroom.contracts.events import AssetUploaded
 from darkroom.contracts.topics import Topics
 from darkroom.local.stack import Stack
+from darkroom.ops.topics import TopicRecord
 from darkroom.runtime.kafka import producer_config
 
 FLUSH_SECONDS = 60.0

@@ -11,7 +11,7 @@ from pymongo.errors import PyMongoError
 
 from darkroom.chaos.arena import GROUP, Arena
 from darkroom.chaos.checks import ENDED
-from darkroom.chaos.topics import TERMINAL, Offsets, Place, Reader, TopicRecord
+from darkroom.ops.topics import TERMINAL, Offsets, Place, Reader, TopicRecord
 
 LOOK_SECONDS = 1.0
 READ_SECONDS = 5.0

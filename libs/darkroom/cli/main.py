@@ -7,7 +7,7 @@ import typer
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from darkroom.cli import chaos, demo, setup, sweep, token, up
+from darkroom.cli import chaos, demo, dlq, reconcile, setup, status, sweep, token, up, verify, why
 from darkroom.local.errors import LocalServerError
 from darkroom.runtime.start import StartRefused
 
@@ -23,6 +23,12 @@ app.command("chaos")(chaos.chaos)
 app.command("setup")(setup.setup)
 app.command("token")(token.token)
 app.command("sweep")(sweep.sweep)
+app.command("status")(status.status)
+app.command("why")(why.why)
+app.command("verify")(verify.verify)
+app.command("rebuild")(verify.rebuild)
+app.command("reconcile")(reconcile.reconcile)
+app.add_typer(dlq.app, name="dlq")
 
 
 def main() -> None:

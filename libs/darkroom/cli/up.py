@@ -53,6 +53,7 @@ def describe(console: Console, stack: Stack, *, owner: str) -> None:
         "Kafka": servers.kafka_bootstrap,
         "AWS": f"{servers.aws_endpoint_url}, bucket {stack.outputs.bucket}",
         "Logs": servers.log_dir,
+        "Operate": f". {stack.environment_file} && darkroom status",
     }.items():
         console.print(f"[bold]{name + ':':9}[/] {value}", highlight=False, soft_wrap=True)
 

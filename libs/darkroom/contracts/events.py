@@ -28,6 +28,7 @@ class EventType(StrEnum):
     ASSET_TRASHED = "AssetTrashed"
     ASSET_RESTORED = "AssetRestored"
     ASSET_PURGED = "AssetPurged"
+    ASSET_REDRIVEN = "AssetRedriven"
 
 
 class Value(BaseModel):
@@ -165,6 +166,16 @@ class AssetPurged(EventData):
     event_type = EventType.ASSET_PURGED
 
 
+class AssetRedriven(EventData):
+    """Somebody had an upload processed anew that had ended before. ``by`` names who, ``reason`` says why."""
+
+    event_type = EventType.ASSET_REDRIVEN
+
+    upload_event_id: EventId
+    by: str = Field(min_length=1)
+    reason: str
+
+
 EVENT_DATA: dict[EventType, type[EventData]] = {
     data.event_type: data
     for data in (
@@ -177,6 +188,7 @@ EVENT_DATA: dict[EventType, type[EventData]] = {
         AssetTrashed,
         AssetRestored,
         AssetPurged,
+        AssetRedriven,
     )
 }
 """From a type to the model of its data; total over ``EventType``."""

@@ -110,6 +110,15 @@ class Inbox:
         """
         self._write(lease, leases.finish(leases.DEAD, outcome=outcome, keep_ms=self._keep_ms), session)
 
+    def reopen(self, event_id: str, *, session: ClientSession | None = None) -> bool:
+        """Have an event that had ended worked on again; in ``session``'s transaction, together with what says so.
+
+        Gives False if the row is gone or has not ended: then nothing is written.
+        """
+        with pymongo.timeout(self._call_seconds):
+            row = leases.ended(self.consumer, event_id)
+            return self._rows.update_one(row, leases.reopen(keep_ms=self._keep_ms), session=session).matched_count == 1
+
     def _write(self, lease: Lease, update: list[dict[str, Any]], session: ClientSession | None = None) -> None:
         with pymongo.timeout(self._call_seconds):
             matched = self._rows.update_one(leases.held(lease), update, session=session).matched_count

@@ -13,9 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 COLLECTION = "consumer_inbox"
+OPEN_OR_DEAD = "open_or_dead"
+"""The index to hint at for rows that are PROCESSING or DEAD: few, however many events the inbox remembers."""
 INDEXES: tuple[tuple[list[tuple[str, int]], dict[str, Any]], ...] = (
     ([("consumer", 1), ("event_id", 1)], {"unique": True}),
     ([("expire_at", 1)], {"expireAfterSeconds": 0}),
+    # What operators ask for: the few rows that are being worked on, and those given up.
+    (
+        [("consumer", 1), ("state", 1), ("claimed_at", 1)],
+        {"name": OPEN_OR_DEAD, "partialFilterExpression": {"state": {"$in": ["PROCESSING", "DEAD"]}}},
+    ),
 )
 
 PROCESSING = "PROCESSING"
@@ -178,4 +185,29 @@ def finish(state: str, *, outcome: str, keep_ms: int) -> list[Document]:
             }
         },
         {"$unset": ["lease_owner", "lease_until", "not_before"]},
+    ]
+
+
+def ended(consumer: str, event_id: str) -> Document:
+    """The filter of ``reopen``: an event that is COMPLETED or DEAD."""
+    return {**key(consumer, event_id), "state": {"$in": [COMPLETED, DEAD]}}
+
+
+def reopen(*, keep_ms: int) -> list[Document]:
+    """An event that had ended is to be worked on again, by whoever claims it, with all its attempts.
+
+    The fence is raised here and again by the claim, so nobody who ever held the event can still write.
+    """
+    return [
+        {
+            "$set": {
+                "state": PROCESSING,
+                "attempts": 0,
+                "fence": {"$add": ["$fence", 1]},
+                "redrives": {"$add": [{"$ifNull": ["$redrives", 0]}, 1]},
+                "redriven_at": "$$NOW",
+                "expire_at": {"$add": ["$$NOW", keep_ms]},
+            }
+        },
+        {"$unset": ["outcome", "finished_at", "lease_owner", "lease_until", "not_before", "abandoned"]},
     ]

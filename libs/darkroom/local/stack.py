@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import secrets
+import shlex
 import sys
 import time
 import urllib.request
@@ -24,6 +25,14 @@ from darkroom.runtime.kafka import ensure_topics
 from darkroom.runtime.tokens import mint
 
 DAY = 24 * 3600
+_SHARED = (
+    "DARKROOM_MONGO_DATABASE",
+    "DARKROOM_TOPIC_PREFIX",
+    "DARKROOM_JWT_SECRET",
+    "DARKROOM_BUCKET",
+    "DARKROOM_PROCESSOR_GROUP",
+)
+"""What services and operations must be told alike."""
 _PORT = re.compile(r'"(?:health_)?port": (\d+)')
 
 
@@ -37,6 +46,10 @@ class Stack:
     api_urls: tuple[str, ...]
     jwt_secret: str
     services: Mapping[str, tuple[SupervisedProcess, ...]]
+    settings: Mapping[str, str]
+    """What services and operations are told alike."""
+    environment_file: Path
+    """``operations_environment``, as it was when everything was ready, for a shell to source."""
 
     @property
     def processes(self) -> tuple[SupervisedProcess, ...]:
@@ -47,6 +60,10 @@ class Stack:
     def api_url(self) -> str:
         """The first API's address."""
         return self.api_urls[0]
+
+    def operations_environment(self) -> dict[str, str]:
+        """What the ``darkroom`` command must find in its environment to operate this stack as it is now."""
+        return _operations(self.settings, self.services)
 
     def token(self, owner: str, *, seconds: int = DAY) -> str:
         """A bearer token for ``owner`` that this stack's API accepts."""
@@ -129,8 +146,25 @@ def start_stack(
         in_parallel([process.start for processes in services.values() for process in processes])
         if processors:
             _await_assignment(services["processor"])
-        urls = tuple(_url(port) for port in fixed + free)
-        yield Stack(servers, outputs, topics, urls, secret, {"asset_api": api, **services})
+        services = {"asset_api": api, **services}
+        shared = {name: given[name] for name in _SHARED if name in given}
+        shared |= {**servers.environment(), "DARKROOM_QUEUE_URL": outputs.queue_url}
+        yield Stack(
+            servers=servers,
+            outputs=outputs,
+            topics=topics,
+            api_urls=tuple(_url(port) for port in fixed + free),
+            jwt_secret=secret,
+            services=services,
+            settings=shared,
+            environment_file=_write_environment(data_dir / "environment", _operations(shared, services)),
+        )
+
+
+def _operations(settings: Mapping[str, str], services: Mapping[str, Sequence[SupervisedProcess]]) -> dict[str, str]:
+    # A service that was started again listens on another port.
+    urls = [_health_url(process) for processes in services.values() for process in processes]
+    return {**settings, "DARKROOM_HEALTH_URLS": ",".join(urls)}
 
 
 def _prepare(supervisor: Supervisor, module: str, number: int, environment: Mapping[str, str]) -> SupervisedProcess:
@@ -143,6 +177,19 @@ def _prepare(supervisor: Supervisor, module: str, number: int, environment: Mapp
         grace=30.0,
     )
     return process
+
+
+def _health_url(process: SupervisedProcess) -> str:
+    return f"{_url(int(_PORT.findall(process.log())[-1]))}/readyz"
+
+
+def _write_environment(file: Path, settings: Mapping[str, str]) -> Path:
+    """Lines that a shell sources; they hold the key that signs tokens, so nobody else may read them."""
+    file.unlink(missing_ok=True)
+    file.touch(mode=0o600)
+    lines = (f"export {name}={shlex.quote(value)}\n" for name, value in settings.items())
+    file.write_text("".join(lines), encoding="utf-8")
+    return file
 
 
 def _facts(log: str) -> dict[str, Any] | None:

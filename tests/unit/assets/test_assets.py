@@ -1,5 +1,6 @@
 """An asset is the fold of its stream."""
 
+from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
 
@@ -20,6 +21,7 @@ from darkroom.assets import (
 from darkroom.contracts.events import (
     AssetExpired,
     AssetPurged,
+    AssetRedriven,
     AssetRestored,
     AssetTrashed,
     EventData,
@@ -43,6 +45,11 @@ def states() -> dict[Status, Asset]:
     return by_status | {Status.EXPIRED: walk(AssetExpired())[-1]}
 
 
+def redriven(asset: Asset) -> AssetRedriven:
+    upload = asset.upload.event_id if asset.upload is not None else new_id()
+    return AssetRedriven(upload_event_id=upload, by="operator", reason="the outage is over")
+
+
 ALLOWED = {
     (Status.UPLOADING, "AssetProcessing"): Status.PROCESSING,
     (Status.UPLOADING, "AssetExpired"): Status.EXPIRED,
@@ -52,6 +59,8 @@ ALLOWED = {
     (Status.FAILED, "AssetTrashed"): Status.TRASHED,
     (Status.TRASHED, "AssetRestored"): Status.READY,
     (Status.TRASHED, "AssetPurged"): Status.PURGED,
+    (Status.READY, "AssetRedriven"): Status.PROCESSING,
+    (Status.FAILED, "AssetRedriven"): Status.PROCESSING,
 }
 
 
@@ -66,6 +75,7 @@ def test_each_event_follows_exactly_the_states_it_may(status: Status, name: str)
         "AssetTrashed": AssetTrashed(),
         "AssetRestored": AssetRestored(),
         "AssetPurged": AssetPurged(),
+        "AssetRedriven": redriven(asset),
     }[name]
     if (status, name) in ALLOWED:
         assert step(asset, data).after.status is ALLOWED[status, name]
@@ -76,6 +86,19 @@ def test_each_event_follows_exactly_the_states_it_may(status: Status, name: str)
 
 def test_a_failed_asset_comes_back_failed_from_the_trash() -> None:
     assert walk(processing(), failed(), AssetTrashed(), AssetRestored())[-1].status is Status.FAILED
+
+
+@pytest.mark.parametrize("end", [ready, lambda _: failed()])
+def test_a_redriven_asset_is_as_it_was_when_processing_began(end: Callable[[Asset], EventData]) -> None:
+    begun, _, again = walk(processing(), end, redriven)[1:]
+    assert again == begun.model_copy(update={"version": 4})
+    assert step(again, ready(again)).after.status is Status.READY
+
+
+def test_only_the_upload_that_was_processed_can_be_redriven() -> None:
+    asset = walk(processing(), failed())[-1]
+    with pytest.raises(IllegalTransition, match="AssetRedriven cannot follow FAILED"):
+        step(asset, AssetRedriven(upload_event_id=new_id(), by="operator", reason="why not"))
 
 
 def test_the_fold_of_a_stream_is_the_state() -> None:
@@ -131,7 +154,7 @@ def applied(document: dict[str, Any], operators: dict[str, Any]) -> dict[str, An
 
 
 def test_an_update_leads_from_one_document_to_the_next_and_keeps_what_it_does_not_know() -> None:
-    steps = walk(processing(), ready, AssetTrashed(), AssetRestored(), AssetTrashed(), AssetPurged())
+    steps = walk(processing(), ready, redriven, ready, AssetTrashed(), AssetRestored(), AssetTrashed(), AssetPurged())
     for before, after in pairwise(steps):
         stranger = {"field_of_a_later_release": 1}
         assert applied(to_document(before) | stranger, update(before, after)) == to_document(after) | stranger

@@ -9,7 +9,6 @@ from darkroom.assets import Change, change, to_document
 from darkroom.chaos.evidence import Evidence, Stored
 from darkroom.chaos.frontend import OWNER, Upload
 from darkroom.chaos.pictures import Picture
-from darkroom.chaos.topics import TopicRecord
 from darkroom.contracts.envelope import BRIDGE_SOURCE, STREAM_SOURCE, Event, from_record, to_record
 from darkroom.contracts.events import (
     AssetFailed,
@@ -24,6 +23,7 @@ from darkroom.contracts.events import (
 )
 from darkroom.contracts.ids import upload_event_id
 from darkroom.contracts.topics import Topics
+from darkroom.ops.topics import TopicRecord
 from darkroom.outbox import to_row
 
 TOPICS = Topics()

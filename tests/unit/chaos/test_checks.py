@@ -8,8 +8,8 @@ import pytest
 
 from darkroom.chaos.checks import CHECKS, check_all
 from darkroom.chaos.evidence import Evidence, Stored
-from darkroom.chaos.topics import TopicRecord
 from darkroom.contracts.events import EventType
+from darkroom.ops.topics import TopicRecord
 from unit.chaos.evidence_made import (
     BROKEN,
     GARBAGE,

@@ -1,20 +1,26 @@
-"""Both topics read from their beginning: once to the end, or for as long as a run lasts."""
+"""What lies on the topics, read without a group; and where a group stands."""
 
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from darkroom.contracts.envelope import Event, MalformedEvent, from_record
 from darkroom.contracts.events import EventType
 
 TERMINAL = (EventType.ASSET_READY, EventType.ASSET_FAILED)
 CALL_SECONDS = 10.0
-NO_GROUP = "darkroom.chaos"
+COORDINATOR_PAUSE = 0.2
+MOVING = frozenset(
+    {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
+)
+"""A group's coordinator says so while its topic is made or moves; a moment later somebody is."""
+NO_GROUP = "darkroom.ops"
+Value = TypeVar("Value")
 Place = tuple[str, int]
 """A topic and a partition."""
 
@@ -31,6 +37,30 @@ class TopicRecord:
     headers: tuple[tuple[str, bytes | str | None], ...]
     event: Event | None
     read_at: float
+    sent_at: float = 0.0
+    """When its producer sent it, in seconds since the epoch."""
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The headers as text, as people read them."""
+        return {name: _text(value) for name, value in self.headers if value is not None}
+
+
+def of_coordinator(ask: Callable[[], Value]) -> Value:
+    """What a group's coordinator answers; asked again for a while when it is about to be somebody else.
+
+    Raises:
+        KafkaException: no broker answers, or none is the coordinator for long.
+
+    """
+    deadline = time.monotonic() + CALL_SECONDS
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in MOVING or time.monotonic() > deadline:
+                raise
+        time.sleep(COORDINATOR_PAUSE)
 
 
 class Offsets:
@@ -40,8 +70,8 @@ class Offsets:
     AdminClient: its ListOffsets fails an assertion of librdkafka, which ends the process, when a broker goes away.
     """
 
-    def __init__(self, bootstrap: str, *, group: str = NO_GROUP) -> None:
-        self._consumer = _consumer(bootstrap, group=group)
+    def __init__(self, bootstrap: str, *, group: str = NO_GROUP, extra: Mapping[str, Any] | None = None) -> None:
+        self._consumer = _consumer(bootstrap, group=group, extra=extra)
 
     def __enter__(self) -> Self:
         return self
@@ -60,11 +90,31 @@ class Offsets:
             KafkaException: no broker answers.
 
         """
+        return {place: end for place, (_, end) in self.bounds(topics).items()}
+
+    def bounds(self, topics: Iterable[str]) -> dict[Place, tuple[int, int]]:
+        """The first offset that is still there and the one behind the last, of each partition.
+
+        Raises:
+            KafkaException: no broker answers.
+
+        """
         return {
-            place: self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=CALL_SECONDS)[1]
+            place: self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=CALL_SECONDS)
             for topic in topics
             for place in self._places(topic)
         }
+
+    def since(self, topic: str, moment: float) -> dict[Place, int]:
+        """The first offset sent at ``moment`` (seconds since the epoch) or later, where there is one.
+
+        Raises:
+            KafkaException: no broker answers.
+
+        """
+        asked = [TopicPartition(*place, round(moment * 1000)) for place in self._places(topic)]
+        found = self._consumer.offsets_for_times(asked, timeout=CALL_SECONDS)
+        return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
 
     def committed(self, topic: str) -> dict[Place, int]:
         """The offsets that the group has committed, where it has.
@@ -74,7 +124,7 @@ class Offsets:
 
         """
         places = [TopicPartition(*place) for place in self._places(topic)]
-        found = self._consumer.committed(places, timeout=CALL_SECONDS)
+        found = of_coordinator(lambda: self._consumer.committed(places, timeout=CALL_SECONDS))
         return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
 
     def _places(self, topic: str) -> list[Place]:
@@ -82,7 +132,9 @@ class Offsets:
         return [(topic, partition) for partition in partitions]
 
 
-def read_all(bootstrap: str, topics: Iterable[str], *, seconds: float = 60.0) -> list[TopicRecord]:
+def read_all(
+    bootstrap: str, topics: Iterable[str], *, seconds: float = 60.0, extra: Mapping[str, Any] | None = None
+) -> list[TopicRecord]:
     """Every record that is there now, in each partition's order.
 
     Raises:
@@ -90,23 +142,38 @@ def read_all(bootstrap: str, topics: Iterable[str], *, seconds: float = 60.0) ->
         KafkaException: no broker answers.
 
     """
+    with Offsets(bootstrap, extra=extra) as offsets:
+        wanted = {place: bounds for place, bounds in offsets.bounds(topics).items() if bounds[1] > bounds[0]}
+    return list(read(bootstrap, wanted, seconds=seconds, extra=extra))
+
+
+def read(
+    bootstrap: str, wanted: Mapping[Place, tuple[int, int]], *, seconds: float, extra: Mapping[str, Any] | None = None
+) -> Iterator[TopicRecord]:
+    """The records of each place from one offset up to, and without, another.
+
+    Raises:
+        TimeoutError: not everything could be read in time.
+        KafkaException: no broker answers.
+
+    """
     deadline = time.monotonic() + seconds
-    consumer = _consumer(bootstrap)
+    left = {place: end for place, (_, end) in wanted.items()}
+    consumer = _consumer(bootstrap, extra=extra)
     try:
-        with Offsets(bootstrap) as offsets:
-            wanted = {place: end for place, end in offsets.ends(topics).items() if end > 0}
-        consumer.assign([TopicPartition(*place, 0) for place in wanted])
-        records: list[TopicRecord] = []
-        while wanted:
+        consumer.assign([TopicPartition(*place, start) for place, (start, _) in wanted.items()])
+        while left:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"topics not read to the end in {seconds:g} s; left: {wanted}")
+                raise TimeoutError(f"topics not read to the end in {seconds:g} s; left: {left}")
             for message in consumer.consume(500, timeout=0.5):
-                if message.error() is None:
-                    record = _record(message)
-                    records.append(record)
-                    if record.offset + 1 >= wanted.get((record.topic, record.partition), 0):
-                        wanted.pop((record.topic, record.partition), None)
-        return records
+                if message.error() is not None:
+                    continue
+                record = _record(message)
+                place = record.topic, record.partition
+                if record.offset < left.get(place, 0):
+                    yield record
+                if record.offset + 1 >= left.get(place, 0):
+                    left.pop(place, None)
     finally:
         consumer.close()
 
@@ -144,14 +211,15 @@ class Reader:
             self.positions[record.topic, record.partition] = record.offset + 1
 
 
-def _consumer(bootstrap: str, *, group: str = NO_GROUP) -> Consumer:
+def _consumer(bootstrap: str, *, group: str = NO_GROUP, extra: Mapping[str, Any] | None = None) -> Consumer:
     settings = {
+        "log_level": 0,
+        **(extra or {}),
         "bootstrap.servers": bootstrap,
         # It subscribes to nothing and commits nothing, so it takes no partition from anybody in the group.
         "group.id": group,
         "enable.auto.commit": False,
         "auto.offset.reset": "error",  # a topic that lost its records must not be read on in silence
-        "log_level": 0,
         "reconnect.backoff.max.ms": 500,
     }
     return Consumer(settings)
@@ -167,8 +235,13 @@ def _record(message: Message) -> TopicRecord:
         event: Event | None = from_record(key=key, value=value, record_headers=headers)
     except MalformedEvent:
         event = None
-    return TopicRecord(topic, partition, offset, key, value, headers, event, time.monotonic())
+    sent_at = message.timestamp()[1] / 1000
+    return TopicRecord(topic, partition, offset, key, value, headers, event, time.monotonic(), sent_at)
 
 
 def _raw(value: object) -> bytes | None:
     return value if isinstance(value, bytes) else None
+
+
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode(errors="backslashreplace")

@@ -1,0 +1,71 @@
+"""What all operations share: how they connect, what they print, and how they end.
+
+Exit codes: 0 all is well or done; 1 something is wrong, was found or is left; 2 it could not run: a wrong call, a
+setting that is missing, a server that does not answer.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Annotated, Any, NoReturn
+
+import typer
+from botocore.exceptions import BotoCoreError, ClientError
+from confluent_kafka import KafkaException
+from pymongo.errors import PyMongoError
+from rich.console import Console
+
+from darkroom.ops.installation import Installation, NoDeadLetterQueue, OpsSettings, connected
+from darkroom.runtime import logging
+from darkroom.runtime.mongo import NotAReplicaSet
+from darkroom.runtime.settings import load
+
+FOUND, COULD_NOT = 1, 2
+_FAILURES = (PyMongoError, KafkaException, BotoCoreError, ClientError, NotAReplicaSet, TimeoutError, NoDeadLetterQueue)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs on standard output, and nothing else.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+
+
+@contextlib.contextmanager
+def installation() -> Iterator[Installation]:
+    """The installation that the environment names; what stands in the way is one message and exit code 2."""
+    try:
+        settings = load(OpsSettings)
+    except SystemExit as error:
+        fail(str(error))
+    # What commands have to say they print; logs are for --every.
+    logging.configure(service="darkroom", level="CRITICAL")
+    try:
+        with connected(settings) as found:
+            yield found
+    except _FAILURES as error:
+        fail(f"{type(error).__name__}: {error}")
+
+
+def fail(why: str) -> NoReturn:
+    """End with exit code 2 and the reason on standard error."""
+    Console(stderr=True).print(f"[bold red]Could not run:[/] {why}", highlight=False, soft_wrap=True)
+    raise typer.Exit(COULD_NOT)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+
+
+def age(seconds: float | None) -> str:
+    """A length of time as people say it; nothing for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,0 +1,95 @@
+"""Work of which only one runs at a time in the whole installation, and which goes on where the last one was stopped.
+
+One document a job in ``jobs``: who has it, until when by the server's clock, and how far it has come. As in the inbox a
+fence is raised by every taking, so one that stood still while another took over cannot write its progress over it.
+"""
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from pymongo import ReturnDocument
+
+from darkroom.runtime.mongo import Db
+
+COLLECTION = "jobs"
+
+
+class TurnLost(Exception):
+    """Another process took the job over: stop, it goes on there."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The right to do the job; ``cursor`` is how far it had come when it was stopped, None at a fresh start."""
+
+    fence: int
+    cursor: Any = None
+
+
+@dataclass(frozen=True)
+class LeasedJob:
+    """A job by its name. ``keep`` must be called well within every ``lease_seconds``."""
+
+    db: Db
+    name: str
+    lease_seconds: float = 60.0
+    owner: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def take(self) -> Turn | None:
+        """Take the job, or None if somebody has it."""
+        rows = self.db[COLLECTION]
+        # Apart from the taking: an upsert cannot ask for the server's time.
+        rows.update_one({"_id": self.name}, {"$setOnInsert": {"fence": 0}}, upsert=True)
+        found = rows.find_one_and_update(
+            # A missing date sorts before every date: free, never taken and run out are one comparison.
+            {"_id": self.name, "$expr": {"$lte": ["$lease_until", "$$NOW"]}},
+            [
+                {
+                    "$set": {
+                        "owner": {"$literal": self.owner},
+                        "fence": {"$add": ["$fence", 1]},
+                        "lease_until": self._from_now(),
+                        "taken_at": "$$NOW",
+                    }
+                }
+            ],
+            return_document=ReturnDocument.AFTER,
+        )
+        return None if found is None else Turn(found["fence"], found.get("cursor"))
+
+    def keep(self, turn: Turn, *, cursor: Any) -> None:
+        """Stay in possession for a full lease from now, and note how far the work has come.
+
+        Raises:
+            TurnLost: another process has taken the job.
+
+        """
+        self._write(turn, [{"$set": {"lease_until": self._from_now(), "cursor": {"$literal": cursor}}}])
+
+    def end(self, turn: Turn, *, result: dict[str, Any]) -> None:
+        """The job is done: the next turn starts afresh. ``result`` is kept as ``last``, with the time.
+
+        Raises:
+            TurnLost: another process has taken the job.
+
+        """
+        last = {"$mergeObjects": [{"$literal": result}, {"at": "$$NOW"}]}
+        self._write(turn, [{"$set": {"last": last}}, {"$unset": ["owner", "lease_until", "cursor"]}])
+
+    def leave(self, turn: Turn) -> None:
+        """Stop in the middle: the next turn goes on behind the cursor.
+
+        Raises:
+            TurnLost: another process has taken the job.
+
+        """
+        self._write(turn, [{"$unset": ["owner", "lease_until"]}])
+
+    def _write(self, turn: Turn, update: list[dict[str, Any]]) -> None:
+        held = {"_id": self.name, "owner": self.owner, "fence": turn.fence}
+        if self.db[COLLECTION].update_one(held, update).matched_count == 0:
+            raise TurnLost(f"job {self.name} is no longer held under fence {turn.fence}")
+
+    def _from_now(self) -> dict[str, list[object]]:
+        return {"$add": ["$$NOW", round(self.lease_seconds * 1000)]}
