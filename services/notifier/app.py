@@ -13,7 +13,7 @@ from darkroom.inbox.consumer import Bounds, OrderedConsumer, consumer_config
 from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
-from darkroom.runtime.mongo import connect, ensure_indexes
+from darkroom.runtime.mongo import connect, ensure_indexes, required
 from darkroom.runtime.s3 import aws_session, s3_client
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
@@ -37,7 +37,8 @@ def main() -> None:
     with ExitStack() as stack:
         mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-notifier"))
         db = mongo[settings.mongo_database]
-        ensure_indexes(db, {**Inbox.indexes(), **Journal.indexes()})
+        with required():
+            ensure_indexes(db, {**Inbox.indexes(), **Journal.indexes()})
         inbox = Inbox(db, consumer=settings.notifier_group, lease_seconds=settings.notifier_lease_seconds)
         keeper = LeaseKeeper(inbox)
         stack.callback(keeper.close)

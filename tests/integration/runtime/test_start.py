@@ -24,6 +24,7 @@ SOUND = {
     "DARKROOM_BUCKET": "some-bucket",
     "DARKROOM_QUEUE_URL": f"http://{NOBODY}/000000000000/uploads",
     "DARKROOM_JWT_SECRET": "s" * 32,
+    "DARKROOM_EMAIL_FROM": "darkroom@example.org",
     "DARKROOM_PROCESSOR_DECODERS": "1",
     "AWS_ENDPOINT_URL": f"http://{NOBODY}",
     "AWS_REGION": "eu-north-1",
@@ -40,6 +41,10 @@ WRONG = [
     *(
         (service, {"DARKROOM_MONGO_URL": "mongodb://127.0.0.1:99999"}, "DARKROOM_MONGO_URL: no connection string")
         for service in SERVICES[:3]
+    ),
+    *(
+        (service, {"DARKROOM_MONGO_URL": f"mongodb://{NOBODY}/"}, "DARKROOM_MONGO_URL: this MongoDB cannot be used")
+        for service in ("asset_api", "processor", "notifier")
     ),
     ("asset_api", {"AWS_ENDPOINT_URL": "nonsense"}, "AWS_ENDPOINT_URL"),
     ("asset_api", {"DARKROOM_S3_PUBLIC_ENDPOINT_URL": "nonsense"}, "the endpoint 'nonsense'"),
