@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from darkroom.contracts.topics import Topics
 from darkroom.runtime.logging import configure
+from darkroom.runtime.s3 import aws_session
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
 from s3_bridge.bridge import Message, Result, bridge, sent_at
@@ -95,6 +95,12 @@ def _message(received: dict[str, Any]) -> Message:
     return Message(received.get("MessageId"), received.get("Body"), sent_at(attributes.get("SentTimestamp")))
 
 
+def sqs_client(*, poll_seconds: int) -> Any:
+    """A client whose receives may take ``poll_seconds``. Region and credentials come by AWS's variables and roles."""
+    config = Config(connect_timeout=5, read_timeout=poll_seconds + 10, retries={"mode": "standard", "max_attempts": 2})
+    return aws_session().client("sqs", config=config)
+
+
 def main() -> None:
     """Run the poller until SIGTERM or SIGINT."""
     settings = load(PollerSettings)
@@ -105,14 +111,8 @@ def main() -> None:
         topic=Topics(settings.topic_prefix).uploaded,
         config=settings.kafka_config,
     )
-    sqs = boto3.client(
-        "sqs",
-        config=Config(
-            connect_timeout=5, read_timeout=settings.poll_seconds + 10, retries={"mode": "standard", "max_attempts": 2}
-        ),
-    )
     poller = QueuePoller(
-        sqs=sqs,
+        sqs=sqs_client(poll_seconds=settings.poll_seconds),
         queue_url=settings.queue_url,
         handle=partial(bridge, bucket=settings.bucket, publisher=publisher, timeout=settings.publish_seconds),
         poll_seconds=settings.poll_seconds,
