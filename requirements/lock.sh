@@ -16,3 +16,6 @@ for service in asset-api s3-bridge s3-bridge-poller processor outbox-relay notif
 done
 compile dev pyproject.toml --extra local --group dev "${@}"
 echo uv | compile uv - "${@}"
+# What makes the wheel in deploy/Dockerfile, and what stands in for the servers' images where none can be pulled.
+printf "hatchling\nuv\n" | compile build - "${@}"
+compile servers pyproject.toml --extra servers "${@}"
