@@ -31,6 +31,9 @@ chaos: $(READY) ## Upload while everything is killed, then check every invariant
 test: $(READY) ## Run all tests against real servers, started by the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
+test-containers: $(READY) ## Build the images, run deploy/compose.yaml in podman and send photos through (skipped where there is no podman)
+	@DARKROOM_TEST_CONTAINERS=1 $(BIN)/python -m pytest tests/containers -p no:randomly $(ARGS)
+
 mutants: $(READY) ## Remove each protection in a copy of the code and see that a test notices (ARGS="--only NAME", --list)
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
 
@@ -40,7 +43,7 @@ check: $(READY) ## Lint, format, types, architecture, dependencies, cloud templa
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/deptry .
-	$(BIN)/cfn-lint deploy/aws/template.yaml
+	$(BIN)/cfn-lint deploy/aws/*.yaml
 
 bench: $(READY) ## Measure: the journey, the relay and the price of exactly-once (ratios of one run; tables and JSON under build/)
 	@mkdir -p build
@@ -55,4 +58,4 @@ lock: ## Pin every dependency again, with hashes and without addresses
 clean: ## Remove what the targets made in this folder
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .darkroom build dist
 
-.PHONY: help demo up chaos mutants test check bench lock clean
+.PHONY: help demo up chaos mutants test test-containers check bench lock clean
