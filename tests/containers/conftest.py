@@ -49,4 +49,4 @@ def compose(podman: Podman, standins: dict[str, str]) -> Iterator[Compose]:
         project.run("up", "--detach", "--no-build", seconds=300)
         yield project
     finally:
-        project.run("down", "--volumes", "--timeout", "20", check=False)
+        project.remove()

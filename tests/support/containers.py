@@ -137,6 +137,21 @@ class Compose:
         told = self.podman.run("ps", *(["--all"] if every else []), *filters, "--format", "{{.Names}}").stdout
         return sorted(told.split())
 
+    def remove(self) -> None:
+        """Take everything down; by label too, since podman-compose forgets containers beyond the scale in the file."""
+        self.run("down", "--volumes", "--timeout", "20", check=False)
+        label = f"label=com.docker.compose.project={self.project}"
+        for kind, listing, removal in (
+            ("container", ["ps", "--all", "--quiet"], ["rm", "--force", "--volumes"]),
+            ("network", ["network", "ls", "--quiet"], ["network", "rm", "--force"]),
+            ("volume", ["volume", "ls", "--quiet"], ["volume", "rm", "--force"]),
+        ):
+            left = self.podman.run(*listing, "--filter", label).stdout.split()
+            if left:
+                self.podman.run(*removal, *left, seconds=120)
+            still = self.podman.run(*listing, "--filter", label).stdout.split()
+            assert not still, f"{kind} of {self.project} not removed: {still}"
+
     def logs(self, *, lines: int = 15) -> str:
         """The last lines of every container, to be read after a failure."""
         told = []
