@@ -31,6 +31,9 @@ chaos: $(READY) ## Upload while everything is killed, then check every invariant
 test: $(READY) ## Run all tests against real servers, started by the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
+test-containers: $(READY) ## Build the images, run deploy/compose.yaml in podman and send photos through (skipped where there is no podman)
+	@DARKROOM_TEST_CONTAINERS=1 $(BIN)/python -m pytest tests/containers -p no:randomly $(ARGS)
+
 mutants: $(READY) ## Remove each protection in a copy of the code and see that a test notices (ARGS="--only NAME", --list)
 	@PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
 
@@ -46,7 +49,7 @@ check: $(READY) ## Lint, format, types, architecture, dependencies, cloud templa
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/deptry .
-	$(BIN)/cfn-lint deploy/aws/template.yaml
+	$(BIN)/cfn-lint deploy/aws/*.yaml
 
 bench: $(READY) ## Measure everything beside its peers in one run: one table, and build/bench.json (ARGS="--quick")
 	@$(BIN)/python benchmarks/bench.py --json build/bench.json $(ARGS)
@@ -61,4 +64,4 @@ lock: ## Pin every dependency again, with hashes and without addresses
 clean: ## Remove what the targets made in this folder
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .darkroom build dist
 
-.PHONY: help demo up chaos mutants test fuzz hostile check bench lock clean
+.PHONY: help demo up chaos mutants test test-containers fuzz hostile check bench lock clean

@@ -17,3 +17,6 @@ done
 compile processor-heic pyproject.toml --extra processor --extra heic "${@}"
 compile dev pyproject.toml --extra local --group dev "${@}"
 echo uv | compile uv - "${@}"
+# What makes the wheel in deploy/Dockerfile, and what stands in for the servers' images where none can be pulled.
+printf "hatchling\nuv\n" | compile build - "${@}"
+compile servers pyproject.toml --extra servers "${@}"

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import structlog
 from confluent_kafka import Producer
 
-from darkroom.contracts.topics import Topics
+from darkroom.contracts.topics import DEAD_LETTER_BYTES, Topics
 from darkroom.inbox import Inbox
 from darkroom.inbox.consumer import Bounds, OrderedConsumer, consumer_config
 from darkroom.inbox.keeper import LeaseKeeper
@@ -70,7 +70,9 @@ def main() -> None:
             download_seconds=settings.download_seconds,
         )
         with configured():
-            producer = Producer(producer_config(settings.kafka_bootstrap, settings.kafka_config))
+            producer = Producer(
+                producer_config(settings.kafka_bootstrap, settings.kafka_config, message_max_bytes=DEAD_LETTER_BYTES)
+            )
         dead_letters = DeadLetters(producer, topic=topics.uploaded_dlq)
         consumer = OrderedConsumer(
             config=consumer_config(

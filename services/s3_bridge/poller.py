@@ -98,6 +98,20 @@ def _message(received: dict[str, Any]) -> Message:
     return Message(received.get("MessageId"), received.get("Body"), sent_at(attributes.get("SentTimestamp")))
 
 
+def sqs_client(*, poll_seconds: int) -> Any:
+    """A client whose receives may take ``poll_seconds``. Region and credentials come by AWS's variables and roles.
+
+    Raises:
+        StartRefused: there is no region, or the endpoint is no URL.
+
+    """
+    config = Config(connect_timeout=5, read_timeout=poll_seconds + 10, retries={"mode": "standard", "max_attempts": 2})
+    try:
+        return aws_session().client("sqs", config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise StartRefused(f"No SQS client can be made (AWS_REGION, AWS_ENDPOINT_URL): {error}") from None
+
+
 def main() -> None:
     """Run the poller until SIGTERM or SIGINT."""
     settings = load(PollerSettings)
@@ -112,7 +126,7 @@ def main() -> None:
         config=settings.kafka_config,
     )
     poller = QueuePoller(
-        sqs=_sqs_client(read_timeout=settings.poll_seconds + 10),
+        sqs=sqs_client(poll_seconds=settings.poll_seconds),
         queue_url=settings.queue_url,
         handle=partial(bridge, bucket=settings.bucket, publisher=publisher, timeout=settings.publish_seconds),
         poll_seconds=settings.poll_seconds,
@@ -120,11 +134,3 @@ def main() -> None:
     log.info("poller_started", extra={"queue_url": settings.queue_url})
     poller.run(stop)
     log.info("poller_stopped")
-
-
-def _sqs_client(*, read_timeout: float) -> Any:
-    config = Config(connect_timeout=5, read_timeout=read_timeout, retries={"mode": "standard", "max_attempts": 2})
-    try:
-        return aws_session().client("sqs", config=config)
-    except (BotoCoreError, ValueError) as error:
-        raise StartRefused(f"No SQS client can be made (AWS_REGION, AWS_ENDPOINT_URL): {error}") from None

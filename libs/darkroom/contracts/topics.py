@@ -3,6 +3,10 @@
 from dataclasses import dataclass, field
 
 DAY_MS = 24 * 3600 * 1000
+RECORD_BYTES = 1_048_588
+"""The largest record of a topic: Kafka's own default, said here so that what follows from it holds on every broker."""
+DEAD_LETTER_BYTES = 2 * RECORD_BYTES
+"""A dead letter is a whole record with notes beside it, so its topic must take more than the topic it came from."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,17 @@ class Topics:
 
     def specs(self, *, partitions: int = 12, retention_days: int = 7) -> tuple[TopicSpec, ...]:
         """All topics; the key is always the asset_id, so a partition keeps one asset's order."""
-        retention = {"retention.ms": str(retention_days * DAY_MS), "cleanup.policy": "delete"}
+
+        def kept(days: int, record_bytes: int) -> dict[str, str]:
+            # Never compacted: by the key only an asset's last event would stay, and a stream is all of them.
+            return {
+                "retention.ms": str(days * DAY_MS),
+                "cleanup.policy": "delete",
+                "max.message.bytes": str(record_bytes),
+            }
+
         return (
-            TopicSpec(self.uploaded, partitions, retention),
-            TopicSpec(self.uploaded_dlq, partitions, {**retention, "retention.ms": str(4 * retention_days * DAY_MS)}),
-            TopicSpec(self.events, partitions, retention),
+            TopicSpec(self.uploaded, partitions, kept(retention_days, RECORD_BYTES)),
+            TopicSpec(self.uploaded_dlq, partitions, kept(4 * retention_days, DEAD_LETTER_BYTES)),
+            TopicSpec(self.events, partitions, kept(retention_days, RECORD_BYTES)),
         )

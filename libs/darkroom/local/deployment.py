@@ -65,7 +65,7 @@ def _told() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the stack made, as the services need it."""
+    """What the stack made, as the services need it. Without a function its name and its role are empty."""
 
     bucket: str
     queue_url: str
@@ -139,12 +139,12 @@ def deploy(
         queue_arn=found["QueueArn"],
         dlq_url=found["DlqUrl"],
         dlq_arn=found["DlqArn"],
-        function_name=found["FunctionName"],
+        function_name=found.get("FunctionName", ""),
         asset_api_role_arn=found["AssetApiRoleArn"],
         processor_role_arn=found["ProcessorRoleArn"],
         outbox_relay_role_arn=found["OutboxRelayRoleArn"],
         sweeper_role_arn=found["SweeperRoleArn"],
-        bridge_role_arn=found["BridgeRoleArn"],
+        bridge_role_arn=found.get("BridgeRoleArn", ""),
         bridge_poller_role_arn=found["BridgePollerRoleArn"],
     )
 

@@ -1,0 +1,122 @@
+"""deploy/compose.yaml and deploy/Dockerfile as they are, in real containers on one machine."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from darkroom.cli.client import TERMINAL, Uploader
+from darkroom.runtime.tokens import mint
+from support.containers import Compose
+from support.eventually import eventually
+from support.pictures import jpeg, photo_jpeg
+
+pytestmark = pytest.mark.timeout(1800)
+
+SERVICES = ("asset_api", "s3_bridge", "processor", "outbox_relay")
+
+# Run inside a container, where Kafka's address is known: how often each asset's AssetReady is on the topic.
+COUNT_READY = """
+import collections, json
+from confluent_kafka import Consumer, TopicPartition
+consumer = Consumer({"bootstrap.servers": "kafka:9092", "group.id": "count", "enable.partition.eof": True})
+topic = consumer.list_topics("assets.events", 10).topics["assets.events"]
+partitions = [TopicPartition("assets.events", number, 0) for number in topic.partitions]
+consumer.assign(partitions)
+seen, left = collections.defaultdict(set), len(partitions)
+while left:
+    record = consumer.poll(20)
+    if record is None: raise SystemExit("Kafka did not answer")
+    if record.error(): left -= 1; continue
+    headers = dict(record.headers())
+    if headers["ce_type"] == b"AssetReady": seen[record.key().decode()].add(headers["ce_id"].decode())
+print(json.dumps({key: len(ids) for key, ids in seen.items()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def uploader(compose: Compose) -> Iterator[Uploader]:
+    """The API as the host reaches it, once it serves."""
+    token = mint(compose.variables["JWT_SECRET"], owner="containers", seconds=3600)
+    url = f"http://127.0.0.1:{compose.variables['API_PORT']}"
+    made = Uploader(url, token)
+    try:
+        eventually(lambda: httpx.get(f"{url}/readyz").is_success, deadline=300, what="the API in its container")
+        yield made
+    except AssertionError as error:
+        error.add_note(compose.logs())
+        raise
+    finally:
+        made.close()
+
+
+def send(uploader: Uploader, number: int, data: bytes) -> str:
+    return uploader.send(filename=f"{number}.jpg", content_type="image/jpeg", data=data).asset_id
+
+
+def statuses(uploader: Uploader, assets: list[str]) -> dict[str, str]:
+    with ThreadPoolExecutor(4) as pool:
+        return {asset["asset_id"]: asset["status"] for asset in pool.map(uploader.get, assets)}
+
+
+def all_ready(compose: Compose, uploader: Uploader, assets: list[str], *, deadline: float) -> None:
+    try:
+        eventually(
+            lambda: all(status in TERMINAL for status in statuses(uploader, assets).values()),
+            deadline=deadline,
+            what="an end for every photo",
+        )
+    except AssertionError as error:
+        error.add_note(compose.logs())
+        raise
+    assert set(statuses(uploader, assets).values()) == {"READY"}
+
+
+def ready_on_kafka(compose: Compose, container: str) -> dict[str, int]:
+    """How many different AssetReady events each asset has on the topic."""
+    counted: dict[str, int] = json.loads(compose.podman.run("exec", container, "python", "-c", COUNT_READY).stdout)
+    return counted
+
+
+def test_photos_become_ready_while_processors_are_scaled_and_one_is_killed(
+    compose: Compose, uploader: Uploader
+) -> None:
+    first = send(uploader, 0, photo_jpeg())
+    all_ready(compose, uploader, [first], deadline=240)
+
+    compose.run("up", "--detach", "--no-build", "--no-recreate", "--scale", "processor=3", "processor")
+    eventually(lambda: len(compose.containers("processor")) == 3, deadline=120, what="three processors")
+    processors = compose.containers("processor")
+    photo = photo_jpeg(1600, 1200)
+    assets = [send(uploader, number, photo) for number in range(1, 13)]
+    compose.podman.run("kill", "--signal", "KILL", processors[0])
+    assets += [send(uploader, number, jpeg(640, 400)) for number in range(13, 25)]
+    all_ready(compose, uploader, assets, deadline=400)
+
+    relay = compose.containers("outbox_relay")[0]
+    eventually(lambda: len(ready_on_kafka(compose, relay)) == 25, deadline=240, what="AssetReady of all on Kafka")
+    assert ready_on_kafka(compose, relay) == dict.fromkeys([first, *assets], 1)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_has_no_root_no_writable_root_file_system_and_no_compiler(
+    compose: Compose, uploader: Uploader, service: str
+) -> None:
+    name = compose.containers(service)[-1]
+    script = "id -u; touch /opt/darkroom/x 2>&1; touch /x 2>&1; command -v gcc cc pip; ls /opt/darkroom/bin; true"
+    told = compose.podman.run("exec", name, "sh", "-c", script).stdout.splitlines()
+    assert told[0] == "10001"
+    assert [line.rsplit(": ", 1)[-1] for line in told[1:3]] == ["Read-only file system"] * 2
+    assert not [line for line in told[3:] if line.rsplit("/", 1)[-1] in ("gcc", "cc", "pip", "pip3")]
+    (facts,) = json.loads(compose.podman.run("inspect", name).stdout)
+    assert facts["EffectiveCaps"] in (None, [])
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_ends_in_order_when_it_is_asked_to(compose: Compose, uploader: Uploader, service: str) -> None:
+    name = compose.containers(service)[-1]
+    compose.podman.run("stop", "--time", "30", name, seconds=60)
+    (facts,) = json.loads(compose.podman.run("inspect", name).stdout)
+    assert facts["State"]["ExitCode"] == 0

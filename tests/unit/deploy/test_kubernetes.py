@@ -1,0 +1,173 @@
+"""The Kubernetes manifests against the schemas of Kubernetes and KEDA, and against what the services are."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from pydantic_settings import BaseSettings
+
+import asset_api.settings
+import outbox_relay.settings
+import processor.settings
+import s3_bridge.settings
+from darkroom.contracts.topics import Topics
+from darkroom.runtime.settings import PREFIX
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
+KEDA = json.loads(Path(__file__).with_name("keda.schema.json").read_text(encoding="utf-8"))
+KUBERNETES = "1.34"
+DOCUMENTS: list[dict[str, Any]] = [
+    document
+    for file in sorted(FOLDER.glob("*.yaml"))
+    if file.name != "kustomization.yaml"
+    for document in yaml.safe_load_all(file.read_text(encoding="utf-8"))
+]
+DEPLOYMENTS = [document for document in DOCUMENTS if document["kind"] == "Deployment"]
+SETTINGS: dict[str, type[BaseSettings]] = {
+    "asset-api": asset_api.settings.Settings,
+    "s3-bridge": s3_bridge.settings.PollerSettings,
+    "processor": processor.settings.Settings,
+    "outbox-relay": outbox_relay.settings.Settings,
+}
+OF_AWS = {"AWS_REGION"}
+
+
+def called(document: dict[str, Any]) -> str:
+    return f"{document['kind']}-{document['metadata']['name']}"
+
+
+def of_kind(kind: str, name: str) -> dict[str, Any]:
+    (found,) = [d for d in DOCUMENTS if d["kind"] == kind and d["metadata"]["name"] == name]
+    return found
+
+
+def container(deployment: dict[str, Any]) -> dict[str, Any]:
+    (only,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert isinstance(only, dict)
+    return only
+
+
+def validate(document: dict[str, Any]) -> None:
+    if document["apiVersion"].startswith("keda.sh/"):
+        jsonschema.Draft202012Validator(KEDA).validate(document)
+    else:
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=called)
+def test_every_manifest_is_what_its_schema_asks(document: dict[str, Any]) -> None:
+    validate(document)
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "ScaledObject"])
+def test_the_schemas_refuse_a_misspelt_field(kind: str) -> None:
+    good = of_kind(kind, "processor")
+    wrong = {**good, "spec": {**good["spec"], "replicaz": 1}}
+    with pytest.raises(jsonschema.ValidationError):
+        validate(wrong)
+
+
+def test_there_is_one_deployment_a_service_named_by_the_kustomization() -> None:
+    assert {d["metadata"]["name"] for d in DEPLOYMENTS} == SETTINGS.keys()
+    kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text(encoding="utf-8"))
+    assert {container(d)["image"] for d in DEPLOYMENTS} == {image["name"] for image in kustomization["images"]}
+    assert {file.name for file in FOLDER.glob("*.yaml")} == {*kustomization["resources"], "kustomization.yaml"}
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=called)
+def test_a_service_is_told_settings_that_it_has_and_all_that_it_must_have(deployment: dict[str, Any]) -> None:
+    settings = SETTINGS[deployment["metadata"]["name"]]
+    known = {PREFIX + name.upper() for name in settings.model_fields}
+    needed = {PREFIX + name.upper() for name, field in settings.model_fields.items() if field.is_required()}
+    given = {variable["name"] for variable in container(deployment)["env"]}
+    assert given - OF_AWS <= known
+    assert needed <= given
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=called)
+def test_plain_settings_are_in_the_file_and_secrets_are_not(deployment: dict[str, Any]) -> None:
+    lines = (FOLDER / "settings.env").read_text(encoding="utf-8").splitlines()
+    plain = {line.split("=", 1)[0] for line in lines}
+    for variable in container(deployment)["env"]:
+        source = variable.get("valueFrom", {})
+        if "configMapKeyRef" in source:
+            assert source["configMapKeyRef"]["key"] in plain
+        elif "secretKeyRef" in source:
+            assert variable["name"] not in plain
+    secret = {"DARKROOM_MONGO_URL", "DARKROOM_JWT_SECRET", "DARKROOM_KAFKA_CONFIG"}
+    told = {variable["name"]: variable for variable in container(deployment)["env"]}
+    assert all("secretKeyRef" in told[name]["valueFrom"] for name in secret & told.keys())
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=called)
+def test_a_service_has_no_rights_and_limits_on_what_it_takes(deployment: dict[str, Any]) -> None:
+    pod, only = deployment["spec"]["template"]["spec"], container(deployment)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert only["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert only["resources"]["requests"].keys() == {"cpu", "memory"}
+    assert "memory" in only["resources"]["limits"]
+    of_kind("ServiceAccount", pod["serviceAccountName"])
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=called)
+def test_a_service_is_moved_with_care(deployment: dict[str, Any]) -> None:
+    name = deployment["metadata"]["name"]
+    budget = of_kind("PodDisruptionBudget", name)["spec"]
+    assert budget["selector"]["matchLabels"] == deployment["spec"]["selector"]["matchLabels"]
+    grace = SETTINGS[name].model_fields.get("grace_seconds")
+    assert grace is None or deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > grace.default
+    # Whoever scales it decides how many: a number here would undo that at each deployment.
+    assert "replicas" not in deployment["spec"]
+
+
+@pytest.mark.parametrize("name", ["asset-api", "processor", "outbox-relay"])
+def test_a_service_is_asked_how_it_is_and_given_time_to_wait_for_its_servers(name: str) -> None:
+    only = container(of_kind("Deployment", name))
+    assert only["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert only["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    started = only["startupProbe"]
+    assert started["periodSeconds"] * started["failureThreshold"] > 120
+    (port,) = only["ports"]
+    dockerfile = (FOLDER.parent / "Dockerfile").read_text(encoding="utf-8")
+    target = dockerfile.split(f"AS {name.replace('-', '_')}\n", 1)[1].split("FROM", 1)[0]
+    assert f"EXPOSE {port['containerPort']}" in target
+
+
+def test_the_processors_follow_the_lag_of_their_group_up_to_one_a_partition() -> None:
+    spec = of_kind("ScaledObject", "processor")["spec"]
+    (trigger,) = spec["triggers"]
+    fields = processor.settings.Settings.model_fields
+    assert trigger["metadata"]["consumerGroup"] == fields["processor_group"].default
+    assert trigger["metadata"]["topic"] == Topics().uploaded
+    assert spec["maxReplicaCount"] == Topics().specs()[0].partitions
+
+
+def test_every_scaler_has_a_deployment_and_reads_variables_that_it_is_given() -> None:
+    for scaler in (document for document in DOCUMENTS if document["kind"] == "ScaledObject"):
+        deployment = of_kind("Deployment", scaler["spec"]["scaleTargetRef"]["name"])
+        given = {variable["name"] for variable in container(deployment)["env"]}
+        for trigger in scaler["spec"]["triggers"]:
+            assert {value for key, value in trigger["metadata"].items() if key.endswith("FromEnv")} <= given
+            if reference := trigger.get("authenticationRef"):
+                of_kind("TriggerAuthentication", reference["name"])
+
+
+def test_the_bridge_is_scaled_in_the_region_of_the_queue() -> None:
+    (trigger,) = of_kind("ScaledObject", "s3-bridge")["spec"]["triggers"]
+    assert f"AWS_REGION={trigger['metadata']['awsRegion']}" in (FOLDER / "settings.env").read_text(encoding="utf-8")
+
+
+def test_decoders_fit_into_the_memory_of_their_container() -> None:
+    only = container(of_kind("Deployment", "processor"))
+    told = {variable["name"]: variable.get("value") for variable in only["env"]}
+    decoders = int(told["DARKROOM_PROCESSOR_DECODERS"]) * int(told["DARKROOM_DECODE_MEMORY_BYTES"])
+    assert decoders + 512 * 2**20 <= int(only["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30

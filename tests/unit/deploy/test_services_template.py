@@ -1,0 +1,114 @@
+"""deploy/aws: what CloudFormation itself would refuse, and that services.yaml fits the services and the data stack."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic_settings import BaseSettings
+from samtranslator.yaml_helper import yaml_parse
+
+import asset_api.settings
+import outbox_relay.settings
+import processor.settings
+import s3_bridge.settings
+from darkroom.contracts.topics import Topics
+from darkroom.runtime.settings import PREFIX
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "aws"
+SERVICES: dict[str, Any] = yaml_parse((FOLDER / "services.yaml").read_text(encoding="utf-8"))
+DATA: dict[str, Any] = yaml_parse((FOLDER / "template.yaml").read_text(encoding="utf-8"))
+TASKS = {name: r["Properties"] for name, r in SERVICES["Resources"].items() if r["Type"] == "AWS::ECS::TaskDefinition"}
+SETTINGS: dict[str, tuple[type[BaseSettings], str]] = {
+    "ApiTask": (asset_api.settings.Settings, "AssetApiRoleArn"),
+    "ProcessorTask": (processor.settings.Settings, "ProcessorRoleArn"),
+    "RelayTask": (outbox_relay.settings.Settings, "OutboxRelayRoleArn"),
+    "BridgeTask": (s3_bridge.settings.PollerSettings, "BridgePollerRoleArn"),
+}
+
+
+def container(task: str) -> dict[str, Any]:
+    (only,) = TASKS[task]["ContainerDefinitions"]
+    assert isinstance(only, dict)
+    return only
+
+
+def secrets(task: str) -> list[dict[str, Any]]:
+    return [entry["Fn::If"][1] if "Fn::If" in entry else entry for entry in container(task)["Secrets"]]
+
+
+@pytest.mark.parametrize("name", ["template.yaml", "services.yaml"])
+def test_no_template_has_aliases_which_cloudformation_refuses(name: str) -> None:
+    events = yaml.parse((FOLDER / name).read_text(encoding="utf-8"))
+    assert not [event for event in events if isinstance(event, yaml.AliasEvent)]
+
+
+@pytest.mark.parametrize("name", ["template.yaml", "services.yaml"])
+def test_a_template_is_within_what_a_request_may_carry(name: str) -> None:
+    assert len((FOLDER / name).read_bytes()) < 51_200
+
+
+def test_there_is_a_task_for_every_service() -> None:
+    assert TASKS.keys() == SETTINGS.keys()
+
+
+@pytest.mark.parametrize("task", SETTINGS)
+def test_a_task_is_told_settings_that_its_service_has_and_all_that_it_must_have(task: str) -> None:
+    fields = SETTINGS[task][0].model_fields
+    given = {entry["Name"] for entry in [*container(task)["Environment"], *secrets(task)]} - {"AWS_REGION"}
+    assert given <= {PREFIX + name.upper() for name in fields}
+    assert given >= {PREFIX + name.upper() for name, field in fields.items() if field.is_required()}
+
+
+@pytest.mark.parametrize("task", SETTINGS)
+def test_secrets_come_from_the_secrets_manager_and_only_those_that_a_service_needs(task: str) -> None:
+    fields = SETTINGS[task][0].model_fields
+    secret = {"DARKROOM_MONGO_URL", "DARKROOM_JWT_SECRET", "DARKROOM_KAFKA_CONFIG"}
+    known = {PREFIX + name.upper() for name in fields}
+    assert {entry["Name"] for entry in secrets(task)} == secret & known
+
+
+@pytest.mark.parametrize("task", SETTINGS)
+def test_a_task_has_its_own_role_no_root_and_nothing_to_write_to(task: str) -> None:
+    assert TASKS[task]["TaskRoleArn"] == {"Ref": SETTINGS[task][1]}
+    only = container(task)
+    assert only["ReadonlyRootFilesystem"] is True
+    assert only["User"] == "10001:10001"
+    assert only["LinuxParameters"]["Capabilities"] == {"Drop": ["ALL"]}
+    grace = SETTINGS[task][0].model_fields.get("grace_seconds")
+    assert grace is None or only["StopTimeout"] > grace.default
+
+
+def test_the_roles_and_names_are_outputs_of_the_data_stack() -> None:
+    taken = {"BucketName", "QueueUrl", *(role for _, role in SETTINGS.values())}
+    assert taken <= SERVICES["Parameters"].keys()
+    assert taken <= DATA["Outputs"].keys()
+
+
+def test_processors_follow_the_lag_of_their_group_on_their_topic() -> None:
+    policy = SERVICES["Resources"]["ProcessorByLag"]["Properties"]["TargetTrackingScalingPolicyConfiguration"]
+    (lag,) = [m for m in policy["CustomizedMetricSpecification"]["Metrics"] if m["Id"] == "lag"]
+    dimensions = {d["Name"]: d["Value"] for d in lag["MetricStat"]["Metric"]["Dimensions"]}
+    assert dimensions["Consumer Group"] == processor.settings.Settings.model_fields["processor_group"].default
+    assert dimensions["Topic"] == {"Fn::Sub": "${TopicPrefix}" + Topics().uploaded}
+    assert SERVICES["Parameters"]["MaxProcessors"]["Default"] == Topics().specs()[0].partitions
+
+
+def test_what_starts_tasks_may_read_the_named_secrets_and_write_the_one_log() -> None:
+    (policy,) = SERVICES["Resources"]["ExecutionRole"]["Properties"]["Policies"]
+    wide = [s["Sid"] for s in policy["PolicyDocument"]["Statement"] if s["Resource"] == "*"]
+    assert wide == ["LogInToTheRegistry"]
+
+
+def test_the_distribution_reads_renditions_by_signed_url_and_never_originals() -> None:
+    cdn = DATA["Resources"]["Cdn"]["Properties"]["DistributionConfig"]
+    assert cdn["DefaultCacheBehavior"]["TrustedKeyGroups"] == [{"Ref": "CdnKeyGroupId"}]
+    assert cdn["Origins"][0]["OriginAccessControlId"] == {"Ref": "CdnAccess"}
+    optional = [
+        statement["Fn::If"][1]
+        for statement in DATA["Resources"]["BucketPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+        if "Fn::If" in statement
+    ]
+    rights = {statement["Effect"]: statement for statement in optional}
+    assert rights["Deny"]["Resource"] == {"Fn::Sub": "${Bucket.Arn}/assets/*/original.*"}
+    assert "aws:SourceArn" in rights["Allow"]["Condition"]["StringEquals"]
