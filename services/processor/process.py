@@ -28,7 +28,7 @@ from darkroom.contracts.events import (
     Rendition,
 )
 from darkroom.contracts.failures import FailureCode
-from darkroom.inbox import Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
+from darkroom.inbox import Claim, Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
 from darkroom.inbox.consumer import Delivery, Finished, Later, Verdict
 from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.inbox.outage import Outage, full_jitter
@@ -116,7 +116,20 @@ class Processor:
             log.warning("record_refused", reason=str(error), partition=delivery.partition, offset=delivery.offset)
             self.dead_letters.put(delivery, str(error))
             return Finished()
-        claim = self.inbox.claim(event.id, owner=delivery.owner)
+        claim = self.inbox.claim(event.id, owner=delivery.owner, abandoned=False)
+        if not _abandoned(claim):
+            return self._follow(claim, delivery, event, uploaded, asset)
+        # Whatever kills a process takes with it all that runs there. Were the neighbours to run beside it again each
+        # time, they would be given up together with it; so of such events one is claimed at a time.
+        if not self.suspects.acquire(blocking=False):
+            return Later(full_jitter(1, first=ANOTHER_SUSPECT, cap=ANOTHER_SUSPECT))
+        try:
+            claim = self.inbox.claim(event.id, owner=delivery.owner)
+            return self._follow(claim, delivery, event, uploaded, asset)
+        finally:
+            self.suspects.release()
+
+    def _follow(self, claim: Claim, delivery: Delivery, event: Event, uploaded: AssetUploaded, asset: Asset) -> Verdict:
         match claim:
             case Done():
                 return Finished()
@@ -127,7 +140,7 @@ class Processor:
                     structlog.contextvars.bound_contextvars(asset_id=asset.id, event_id=event.id, fence=lease.fence),
                     self.keeper.hold(lease, lost=delivery.cancelled),
                 ):
-                    return self._admit(_Job(event, uploaded, lease, delivery), asset)
+                    return self._work_on(_Job(event, uploaded, lease, delivery), asset)
             case _:
                 assert_never(claim)
 
@@ -152,22 +165,6 @@ class Processor:
         if event.data.object_key != asset.object_key:
             raise MalformedEvent(f"object_key: {event.data.object_key!r} is not the asset's {asset.object_key!r}")
         return event, event.data, asset
-
-    def _admit(self, job: "_Job", asset: Asset) -> Verdict:
-        """Work on the event; if an earlier holder vanished over it, on no other such event at the same time.
-
-        Whatever kills a process takes with it all that runs there, so its neighbours look like it. Were they to run
-        beside it again each time, they would be given up together with it.
-        """
-        if not job.lease.abandoned:
-            return self._work_on(job, asset)
-        if not self.suspects.acquire(blocking=False):
-            self._call_off(job)
-            return Later(full_jitter(1, first=ANOTHER_SUSPECT, cap=ANOTHER_SUSPECT))
-        try:
-            return self._work_on(job, asset)
-        finally:
-            self.suspects.release()
 
     def _work_on(self, job: "_Job", asset: Asset) -> Verdict:
         try:
@@ -382,6 +379,19 @@ class _Job:
     def cancelled(self) -> threading.Event:
         """Set when the work is to be called off."""
         return self.delivery.cancelled
+
+
+def _abandoned(claim: Claim) -> bool:
+    """Whether an earlier holder of the event vanished; also if this very process claimed it since."""
+    match claim:
+        case Claimed(lease):
+            return lease.abandoned > 0
+        case HeldElsewhere(abandoned=abandoned):
+            return abandoned
+        case Done():
+            return False
+        case _:
+            assert_never(claim)
 
 
 def _told(defect: Exception) -> str:
