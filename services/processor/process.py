@@ -128,6 +128,19 @@ class Processor:
             self.dead_letters.put(delivery, str(error))
             return Finished()
         claim, asset = self._claim(event, asset, owner=delivery.owner)
+        if not _abandoned(claim):
+            return self._follow(claim, delivery, event, uploaded, asset)
+        # Whatever kills a process takes with it all that runs there. Were the neighbours to run beside it again each
+        # time, they would be given up together with it; so of such events one is claimed at a time.
+        if not self.suspects.acquire(blocking=False):
+            return Later(full_jitter(1, first=ANOTHER_SUSPECT, cap=ANOTHER_SUSPECT))
+        try:
+            claim = self.inbox.claim(event.id, owner=delivery.owner)
+            return self._follow(claim, delivery, event, uploaded, asset)
+        finally:
+            self.suspects.release()
+
+    def _follow(self, claim: Claim, delivery: Delivery, event: Event, uploaded: AssetUploaded, asset: Asset) -> Verdict:
         match claim:
             case Done():
                 return Finished()
@@ -138,7 +151,7 @@ class Processor:
                     structlog.contextvars.bound_contextvars(asset_id=asset.id, event_id=event.id, fence=lease.fence),
                     self.keeper.hold(lease, lost=delivery.cancelled),
                 ):
-                    return self._admit(_Job(event, uploaded, lease, delivery), asset)
+                    return self._work_on(_Job(event, uploaded, lease, delivery), asset)
             case _:
                 assert_never(claim)
 
@@ -165,11 +178,14 @@ class Processor:
         return event, event.data, asset
 
     def _claim(self, event: Event, asset: Asset, *, owner: str) -> tuple[Claim, Asset]:
-        """Claim the event, and start an asset that waits for it in the same transaction. Gives the asset after that."""
+        """Claim the event, and start an asset that waits for it in the same transaction. Gives the asset after that.
+
+        An event over which an earlier holder vanished is not claimed here.
+        """
         if asset.status is Status.UPLOADING:
             try:
                 started = self._caused_by(event, asset, AssetProcessing(upload_event_id=event.id))
-                claim = self.store.begin(started, event.id, owner=owner)
+                claim = self.store.begin(started, event.id, owner=owner, abandoned=False)
             except Conflict:
                 log.info("asset_moved_on")
             except Exception as defect:
@@ -179,23 +195,7 @@ class Processor:
                 log.warning("not_begun", error=_told(defect))
             else:
                 return claim, started.after if isinstance(claim, Claimed) else asset
-        return self.inbox.claim(event.id, owner=owner), asset
-
-    def _admit(self, job: "_Job", asset: Asset) -> Verdict:
-        """Work on the event; if an earlier holder vanished over it, on no other such event at the same time.
-
-        Whatever kills a process takes with it all that runs there, so its neighbours look like it. Were they to run
-        beside it again each time, they would be given up together with it.
-        """
-        if not job.lease.abandoned:
-            return self._work_on(job, asset)
-        if not self.suspects.acquire(blocking=False):
-            self._call_off(job)
-            return Later(full_jitter(1, first=ANOTHER_SUSPECT, cap=ANOTHER_SUSPECT))
-        try:
-            return self._work_on(job, asset)
-        finally:
-            self.suspects.release()
+        return self.inbox.claim(event.id, owner=owner, abandoned=False), asset
 
     def _work_on(self, job: "_Job", asset: Asset) -> Verdict:
         try:
@@ -454,6 +454,19 @@ class _Job:
     def cancelled(self) -> threading.Event:
         """Set when the work is to be called off."""
         return self.delivery.cancelled
+
+
+def _abandoned(claim: Claim) -> bool:
+    """Whether an earlier holder of the event vanished; also if this very process claimed it since."""
+    match claim:
+        case Claimed(lease):
+            return lease.abandoned > 0
+        case HeldElsewhere(abandoned=abandoned):
+            return abandoned
+        case Done():
+            return False
+        case _:
+            assert_never(claim)
 
 
 def _told(defect: Exception) -> str:

@@ -60,8 +60,8 @@ class Store:
             document = self._assets.find_one({"_id": asset_id})
         return None if document is None else from_document(document)
 
-    def begin(self, change: Change, event_id: str, *, owner: str) -> Claim:
-        """Claim the event and record that processing began: both, or neither.
+    def begin(self, change: Change, event_id: str, *, owner: str, abandoned: bool = True) -> Claim:
+        """Claim the event and record that processing began: both, or neither. ``abandoned`` as in ``Inbox.claim``.
 
         One transaction instead of a claim and ``start``, so that the disk is waited for once. Unless the answer is
         Claimed, nothing was written.
@@ -72,7 +72,7 @@ class Store:
         """
 
         def body(session: ClientSession) -> Claim:
-            claim = self.inbox.claim(event_id, owner=owner, session=session)
+            claim = self.inbox.claim(event_id, owner=owner, abandoned=abandoned, session=session)
             if not isinstance(claim, Claimed):
                 raise _NotClaimed(claim)
             self._write(change, session)

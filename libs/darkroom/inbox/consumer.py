@@ -22,12 +22,12 @@ log = structlog.get_logger()
 
 LONGEST_WAIT = 3600.0
 """Seconds after which a record is handed over again, whatever it asked for."""
-_HEADERS = methodcaller("headers")
-# Not message.headers(): for a name that is no UTF-8 the client gives a list with a hole in it and leaves the error set.
-# An interpreter that has seen the call often enough no longer looks for that error, and the hole ends the process.
-
 CALLED_OFF = 2.0
 """Seconds for work to notice that it was called off, when a partition is taken away."""
+
+# Not message.headers(): on a name that is no UTF-8 the client gives a broken list and an error both, which only calls
+# made from C look for. An interpreter that has specialised the call takes the list, and ends with a segmentation fault.
+_READ_HEADERS = methodcaller("headers")
 
 
 @dataclass(frozen=True)
@@ -439,7 +439,7 @@ def _offsets(offsets: Mapping[Partition, int]) -> list[TopicPartition]:
 def headers_of(message: Message) -> tuple[list[tuple[str, bytes | str | None]], str | None]:
     """The headers, or else why they cannot be read: the client fails on a name that is no UTF-8."""
     try:
-        found = _HEADERS(message) or []
+        found = _READ_HEADERS(message) or []
     except Exception as error:  # noqa: BLE001 -- a SystemError, and one record must not end the poll thread
         return [], f"the record's headers cannot be read: {error.__cause__ or error}"
     return (list(found.items()) if isinstance(found, dict) else [(name, value) for name, value in found]), None

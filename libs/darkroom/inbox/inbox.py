@@ -46,10 +46,13 @@ class Inbox:
         """What must exist before the first claim."""
         return {leases.COLLECTION: [IndexModel(keys, **options) for keys, options in leases.INDEXES]}
 
-    def claim(self, event_id: str, *, owner: str, session: ClientSession | None = None) -> Claim:
+    def claim(
+        self, event_id: str, *, owner: str, abandoned: bool = True, session: ClientSession | None = None
+    ) -> Claim:
         """Take the event if nobody has it. ``owner`` is unique to this delivery of the event to this process.
 
-        Claiming again under the same ``owner``, after a lost answer or an outage, gives the same lease back. In
+        Claiming again under the same ``owner``, after a lost answer or an outage, gives the same lease back. Without
+        ``abandoned`` an event over which an earlier holder vanished is not taken, and the answer says so. In
         ``session``'s transaction the event is taken only if that commits; it must not when the answer is not Claimed.
         """
         # A transaction is over after a duplicate key.
@@ -58,7 +61,7 @@ class Inbox:
                 with pymongo.timeout(self._call_seconds):
                     row = self._rows.find_one_and_update(
                         leases.key(self.consumer, event_id),
-                        leases.claim(owner, lease_ms=self._lease_ms, keep_ms=self._keep_ms),
+                        leases.claim(owner, lease_ms=self._lease_ms, keep_ms=self._keep_ms, abandoned=abandoned),
                         upsert=True,
                         projection=leases.CLAIM_PROJECTION,
                         return_document=ReturnDocument.AFTER,

@@ -58,9 +58,13 @@ class Claimed:
 
 @dataclass(frozen=True)
 class HeldElsewhere:
-    """Somebody else holds a valid lease, or the event waits for its next attempt; ask again in ``seconds``."""
+    """Somebody else holds a valid lease, or the event waits for its next attempt; ask again in ``seconds``.
+
+    ``abandoned``: the event is free, but a holder vanished over it, and such an event was not asked for.
+    """
 
     seconds: float
+    abandoned: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,15 +87,19 @@ def key(consumer: str, event_id: str) -> Document:
     return {"consumer": consumer, "event_id": event_id}
 
 
-def claim(owner: str, *, lease_ms: int, keep_ms: int) -> list[Document]:
+def claim(owner: str, *, lease_ms: int, keep_ms: int, abandoned: bool = True) -> list[Document]:
     """The update of a claim: takes the row if it is free, and leaves it exactly as it is otherwise.
 
     Free is a row that is new, or PROCESSING with its lease run out and its back-off over. A missing field sorts before
     every date, so one comparison covers "never set" and "in the past". A claim repeated by its own ``owner``, as after
-    a lost answer, finds the lease and does not count as another attempt.
+    a lost answer, finds the lease and does not count as another attempt. Without ``abandoned`` an event over which an
+    earlier holder vanished is left as it is too.
     """
+    vanished = {"$cond": [{"$gt": ["$lease_owner", None]}, 1, 0]}
+    abandonments = {"$add": [{"$ifNull": ["$abandoned", 0]}, vanished]}
     unfinished = {"$not": [{"$in": ["$state", [COMPLETED, DEAD]]}]}
     free = {"$and": [unfinished, {"$lte": ["$lease_until", "$$NOW"]}, {"$lte": ["$not_before", "$$NOW"]}]}
+    wanted = free if abandoned else {"$and": [free, {"$eq": [abandonments, 0]}]}
     ours = {"$and": [unfinished, {"$eq": ["$lease_owner", {"$literal": owner}]}]}
     taken = {
         "state": PROCESSING,
@@ -99,7 +107,7 @@ def claim(owner: str, *, lease_ms: int, keep_ms: int) -> list[Document]:
         "lease_until": {"$add": ["$$NOW", lease_ms]},
         "fence": {"$add": [{"$ifNull": ["$fence", 0]}, 1]},
         "attempts": {"$add": [{"$ifNull": ["$attempts", 0]}, 1]},
-        "abandoned": {"$add": [{"$ifNull": ["$abandoned", 0]}, {"$cond": [{"$gt": ["$lease_owner", None]}, 1, 0]}]},
+        "abandoned": abandonments,
         "claimed_at": "$$NOW",
         "first_claimed_at": {"$ifNull": ["$first_claimed_at", "$$NOW"]},
         "expire_at": {"$add": ["$$NOW", keep_ms]},
@@ -110,7 +118,7 @@ def claim(owner: str, *, lease_ms: int, keep_ms: int) -> list[Document]:
                 "$switch": {
                     "branches": [
                         {"case": ours, "then": {"$mergeObjects": ["$$ROOT", {"lease_until": taken["lease_until"]}]}},
-                        {"case": free, "then": {"$mergeObjects": ["$$ROOT", taken]}},
+                        {"case": wanted, "then": {"$mergeObjects": ["$$ROOT", taken]}},
                     ],
                     "default": "$$ROOT",
                 }
@@ -142,7 +150,9 @@ def read_claim(consumer: str, event_id: str, owner: str, row: Mapping[str, Any])
             consumer, event_id, owner, row["fence"], row["attempts"], row.get("last_error"), row.get("abandoned", 0)
         )
         return Claimed(lease)
-    return HeldElsewhere(max(row.get("wait_ms") or 0, 0) / 1000)
+    wait_ms = row.get("wait_ms") or 0
+    # What is free was taken, unless it was not asked for.
+    return HeldElsewhere(max(wait_ms, 0) / 1000, abandoned=wait_ms <= 0)
 
 
 def held(lease: Lease) -> Document:

@@ -419,14 +419,16 @@ def test_a_wait_beyond_what_a_clock_can_count_harms_nobody(topic: Topic) -> None
 
 
 def test_a_header_whose_name_is_no_text_harms_nobody(topic: Topic) -> None:
-    # Behind many good ones: only a warm interpreter takes the short cut on which the client's fault ends the process.
-    topic.send(*(("b", number) for number in range(100)))
-    produce_with_header(topic.bootstrap, topic.name, key=b"a", value=b"0", header=b"\xff\xfe")
-    topic.send(("b", 100))
+    # Once Python has specialised a call for what it mostly gets, it looks less closely at what comes back.
+    topic.send(*(("b", number) for number in range(200)))
+    for number in range(3):
+        produce_with_header(topic.bootstrap, topic.name, key=b"a", value=b"%d" % number, header=b"\xff\xfe")
+    topic.send(("b", 200))
     log = Log()
     with consuming(topic, log):
-        eventually(lambda: topic.committed() == 102, deadline=20, what="every record")
+        eventually(lambda: topic.committed() == 204, deadline=20, what="all records")
     spoilt = next(delivery for delivery in log.deliveries if key_of(delivery) == "a")
+    assert log.of("a") == [0, 1, 2]
     assert (spoilt.value, list(spoilt.headers)) == (b"0", [])
     assert "headers" in (spoilt.unreadable or "")
 

@@ -268,7 +268,7 @@ def test_a_claim_whose_answer_was_lost_is_not_counted_twice(mongo_url: str, db: 
 
 
 def test_holders_that_vanished_are_counted_and_those_that_gave_back_are_not(
-    inbox: Inbox, lease: Lease, expire: Callable[[str], None]
+    db: Db, inbox: Inbox, lease: Lease, expire: Callable[[str], None]
 ) -> None:
     assert lease.abandoned == 0
     inbox.release(lease)
@@ -276,6 +276,9 @@ def test_holders_that_vanished_are_counted_and_those_that_gave_back_are_not(
     assert isinstance(second, Claimed)
     assert second.lease.abandoned == 0
     expire("e1")
+    before = db.consumer_inbox.find_one()
+    assert inbox.claim("e1", owner="c", abandoned=False) == HeldElsewhere(0.0, abandoned=True)
+    assert db.consumer_inbox.find_one() == before, "what was not asked for is left as it was"
     third = inbox.claim("e1", owner="c")
     assert isinstance(third, Claimed)
     assert third.lease.abandoned == 1
