@@ -24,6 +24,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from darkroom.outbox import COLLECTION
 from darkroom.runtime.mongo import connect
 from measuring import servers, wait
+from outbox_relay.shards import COLLECTION as SHARDS
 from relay import PARTITIONS, Bench, row
 
 BATCH = 100
@@ -33,48 +34,61 @@ class Relays:
     """So many relays, each replaced as soon as it is killed."""
 
     def __init__(self, bench: Bench, count: int) -> None:
+        self._bench = bench
         self._environment = os.environ | {
             **bench.environment(),
             "DARKROOM_RELAY_LEASE_SECONDS": "1.5",
             "DARKROOM_RELAY_POLL_SECONDS": "0.3",
             "DARKROOM_LOG_LEVEL": "ERROR",
         }
-        self._running = [self._start() for _ in range(count)]
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        for _ in range(count):
+            self._start()
         self.killed = 0
 
-    def kill_one(self, chance: random.Random) -> None:
-        """SIGKILL for one of them."""
-        number = chance.randrange(len(self._running))
-        self._running[number].kill()
-        self._running[number].wait()
-        self._running[number] = self._start()
+    def kill_one(self, chance: random.Random) -> bool:
+        """SIGKILL for one that has shards to publish; false if none has any now."""
+        leased = self._bench.db[SHARDS].find({"$expr": {"$gt": ["$lease_until", "$$NOW"]}}, ["owner"])
+        owners = {shard["owner"] for shard in leased}
+        working = [name for name in self._running if name in owners]
+        if not working:
+            return False
+        victim = self._running.pop(chance.choice(working))
+        victim.kill()
+        victim.wait()
+        self._start()
         self.killed += 1
+        return True
 
     def end(self) -> list[int]:
         """SIGTERM for all; gives their exit codes."""
-        for process in self._running:
+        for process in self._running.values():
             process.terminate()
-        return [process.wait(40) for process in self._running]
+        return [process.wait(40) for process in self._running.values()]
 
-    def _start(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen([sys.executable, "-m", "outbox_relay"], env=self._environment)
+    def _start(self) -> None:
+        name = uuid.uuid4().hex
+        named = self._environment | {"DARKROOM_RELAY_INSTANCE": name}
+        self._running[name] = subprocess.Popen([sys.executable, "-m", "outbox_relay"], env=named)
 
 
 def append_and_kill(bench: Bench, relays: Relays, given: argparse.Namespace) -> None:
-    """Append at an even pace, each asset's events in order and in turns, and kill; then wait until all is marked."""
+    """Append at an even pace, each asset's events in order and in turns, and kill until all is marked."""
     chance = random.Random(given.seed)
     ids = [str(uuid.UUID(int=chance.getrandbits(128), version=4)) for _ in range(given.assets)]
     began = time.monotonic()
     next_kill = began + given.every
-    appended = 0
+    appended = marked_before = 0
     while appended < given.events or not bench.all_marked():
         now = time.monotonic()
-        # Once all is appended they may come to an end, or a slow machine would start relays for ever.
-        if now >= next_kill and appended < given.events:
-            relays.kill_one(chance)
-            next_kill += given.every
+        if now >= next_kill:
+            marked = bench.db[COLLECTION].count_documents({"published": True})
+            # In the midst of work, and not before the last one is made good for: a kill must not only hit beginners.
+            if marked > marked_before and relays.kill_one(chance):
+                marked_before, next_kill = marked, now + given.every
         if now - began > 10 * given.seconds + 60:
-            raise SystemExit("the relays never came to an end")
+            marked = bench.db[COLLECTION].count_documents({"published": True})
+            raise SystemExit(f"no end after {relays.killed} kills: {marked} of {appended} events are marked")
         if appended < given.events and appended <= (now - began) / given.seconds * given.events:
             numbers = range(appended, min(given.events, appended + BATCH))
             bench.db[COLLECTION].insert_many([row(ids[n % given.assets], n // given.assets + 1) for n in numbers])
@@ -128,12 +142,12 @@ def measure(mongo: str, kafka: str, given: argparse.Namespace) -> dict[str, Any]
         bench = Bench(mongo, kafka, client[f"kills_{run}"], f"kills{run}.")
         bench.set_up()
         began = time.monotonic()
-        relays = Relays(bench, given.relays)
         try:
-            append_and_kill(bench, relays, given)
-        finally:
-            codes = relays.end()
-        try:
+            relays = Relays(bench, given.relays)
+            try:
+                append_and_kill(bench, relays, given)
+            finally:
+                codes = relays.end()
             found = judge(bench, read(bench))
         finally:
             client.drop_database(bench.db.name)
