@@ -48,9 +48,7 @@ class Relays:
 
     def kill_one(self, chance: random.Random) -> bool:
         """SIGKILL for one that has shards to publish; false if none has any now."""
-        leased = self._bench.db[SHARDS].find({"$expr": {"$gt": ["$lease_until", "$$NOW"]}}, ["owner"])
-        owners = {shard["owner"] for shard in leased}
-        working = [name for name in self._running if name in owners]
+        working = self._working()
         if not working:
             return False
         victim = self._running.pop(chance.choice(working))
@@ -59,6 +57,15 @@ class Relays:
         self._start()
         self.killed += 1
         return True
+
+    def wait(self) -> None:
+        """Until all of them have shards."""
+        wait(lambda: len(self._working()) == len(self._running), what="the relays' start")
+
+    def _working(self) -> list[str]:
+        leased = self._bench.db[SHARDS].find({"$expr": {"$gt": ["$lease_until", "$$NOW"]}}, ["owner"])
+        owners = {shard["owner"] for shard in leased}
+        return [name for name in self._running if name in owners]
 
     def end(self) -> list[int]:
         """SIGTERM for all; gives their exit codes."""
@@ -73,7 +80,7 @@ class Relays:
 
 
 def append_and_kill(bench: Bench, relays: Relays, given: argparse.Namespace) -> None:
-    """Append at an even pace, each asset's events in order and in turns, and kill until all is marked."""
+    """Append at an even pace, each asset's events in order and in turns, kill, and wait until all is marked."""
     chance = random.Random(given.seed)
     ids = [str(uuid.UUID(int=chance.getrandbits(128), version=4)) for _ in range(given.assets)]
     began = time.monotonic()
@@ -81,7 +88,8 @@ def append_and_kill(bench: Bench, relays: Relays, given: argparse.Namespace) -> 
     appended = marked_before = 0
     while appended < given.events or not bench.all_marked():
         now = time.monotonic()
-        if now >= next_kill:
+        # As many kills as belong to the time: a slow machine would start relays for ever.
+        if now >= next_kill and relays.killed < given.seconds / given.every:
             marked = bench.db[COLLECTION].count_documents({"published": True})
             # In the midst of work, and not before the last one is made good for: a kill must not only hit beginners.
             if marked > marked_before and relays.kill_one(chance):
@@ -141,10 +149,11 @@ def measure(mongo: str, kafka: str, given: argparse.Namespace) -> dict[str, Any]
     with connect(mongo) as client:
         bench = Bench(mongo, kafka, client[f"kills_{run}"], f"kills{run}.")
         bench.set_up()
-        began = time.monotonic()
         try:
             relays = Relays(bench, given.relays)
             try:
+                relays.wait()
+                began = time.monotonic()
                 append_and_kill(bench, relays, given)
             finally:
                 codes = relays.end()

@@ -24,6 +24,6 @@ def test_relays_that_are_killed_lose_nothing_and_keep_order(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(told.read_text())
-    assert found["kills"] >= 3
+    assert found["kills"] >= 2
     assert found["events"] == 2000
     assert found["records"] == 2000 + found["duplicates"]
