@@ -35,7 +35,7 @@ ABANDONED_MS = 60_000
 """The age at which a place without an asset is free again: no registration takes that long."""
 KEEP_MS = 24 * 3600 * 1000
 BATCH = 256
-RECOUNTS = 3
+RECOUNTS = 5
 PLACES_SECONDS = 10
 """When to ask again for a place: uploads end, or expire, whenever they do."""
 
@@ -110,7 +110,7 @@ def give_back(asset_id: str, limits: Limits) -> list[Document]:
 
 
 def recounted(uploading: int, stored: Sequence[str]) -> list[Document]:
-    """The update after a count: ``stored`` were pending and are among the ``uploading`` that were counted after."""
+    """The update after a count: ``stored`` were pending, and are counted in ``uploading`` if they still are that."""
     alive = {"$gt": ["$$one.at", {"$subtract": ["$$NOW", ABANDONED_MS]}]}
     return [
         {"$set": {"pending": _without(stored, alive)}},
@@ -135,6 +135,7 @@ class Quota:
         self._owners = client[database].get_collection(
             COLLECTION, write_concern=WriteConcern(1), read_concern=ReadConcern("local")
         )
+        self._client = client
         self._assets = client[database][documents.COLLECTION]
         self._limits = limits
         self._seconds = seconds
@@ -215,12 +216,15 @@ class Quota:
             if known is None:
                 return
             pending = [one["id"] for one in known["pending"]]
-            # In this order: what is not pending any more must be in the count.
-            found = self._assets.find({"owner_id": owner_id, "_id": {"$in": pending}}, {"_id": 1})
-            stored = [document["_id"] async for document in found]
-            uploading = await self._assets.count_documents(
-                {"owner_id": owner_id, "status": str(Status.UPLOADING)}, limit=self._limits.uploading + 1
-            )
+            # Of one moment, or an asset that is stored between the two would count twice, or not at all.
+            async with self._client.start_session(snapshot=True) as moment:
+                found = self._assets.find({"owner_id": owner_id, "_id": {"$in": pending}}, {"_id": 1}, session=moment)
+                stored = [document["_id"] async for document in found]
+                uploading = await self._assets.count_documents(
+                    {"owner_id": owner_id, "status": str(Status.UPLOADING)},
+                    limit=self._limits.uploading + 1,
+                    session=moment,
+                )
             written = await self._owners.update_one(
                 {"_id": owner_id, "revision": known["revision"]}, recounted(uploading, stored)
             )

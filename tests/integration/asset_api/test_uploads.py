@@ -123,7 +123,7 @@ def test_an_original_is_read_as_an_attachment_of_our_type(api: Api, api_db: Data
     api_db.assets.replace_one({"_id": asset.id}, to_document(step(asset, ready(asset)).after))
     got = httpx.get(api.get(asset.id).json()["original"]["url"])
     assert (got.status_code, got.content, got.headers["content-type"]) == (200, BYTES, "image/jpeg")
-    assert got.headers["content-disposition"] == "attachment; filename*=UTF-8''na%C3%AFve.jpg"
+    assert got.headers["content-disposition"] == "attachment; filename=\"naive.jpg\"; filename*=UTF-8''na%C3%AFve.jpg"
 
 
 def test_anothers_asset_does_not_exist(api: Api) -> None:
