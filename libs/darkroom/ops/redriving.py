@@ -1,4 +1,4 @@
-"""Have an upload processed again that had ended: the one way from READY or FAILED back to PROCESSING (ADR 0020)."""
+"""Have an upload processed again that had ended: the one way from READY or FAILED back to PROCESSING (ADR 0010)."""
 
 from pymongo.client_session import ClientSession
 
