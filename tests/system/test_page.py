@@ -205,8 +205,9 @@ def test_the_trash_takes_and_gives_back(page: Page, photos: list[Path]) -> None:
     page.reload()
     page.locator('[data-tab="trash"]').click()
     card(page, photos[0].name).get_by_role("button", name="Restore").click()
-    expect_state(page, photos[0].name, "READY")
+    expect(card(page, photos[0].name)).not_to_be_visible()
     page.locator('[data-tab="all"]').click()
+    expect_state(page, photos[0].name, "READY")
     expect(card(page, photos[0].name).locator("img")).to_be_visible()
 
 

@@ -49,7 +49,8 @@ def test_rows_that_wait_are_neither_read_nor_sent_when_others_are_appended(stage
         entry["docsExamined"]
         for entry in stage.db["system.profile"].find({"command.find": stage.rows.name, "docsExamined": {"$gt": 0}})
     ]
-    assert 3 <= sum(read) <= 12
+    # A sweep may read a row again that is sent and not yet marked; those that wait are thousands.
+    assert 3 <= sum(read) <= 100
 
 
 def test_a_blocked_asset_that_is_met_anew_is_read_in_part(stage: Stage) -> None:

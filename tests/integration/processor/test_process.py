@@ -559,6 +559,9 @@ def test_a_defect_before_the_work_costs_attempts_and_ends(world: World) -> None:
     calls = 0
 
     class Defective(Store):
+        def begin(self, change: Any, event_id: str, *, owner: str, abandoned: bool = True) -> Claim:
+            raise ZeroDivisionError("a defect \ud800")
+
         def start(self, change: Any, lease: Lease) -> None:
             nonlocal calls
             calls += 1
