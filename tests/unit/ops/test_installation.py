@@ -8,7 +8,7 @@ from darkroom.ops.installation import OpsSettings, _moment
 
 
 def test_health_urls_are_a_list_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"MONGO_URL": "mongodb://h", "KAFKA_BOOTSTRAP": "h:1", "BUCKET": "b"}.items():
+    for name, value in {"MONGO_URL": "mongodb://h", "KAFKA_BOOTSTRAP": "h:1", "BUCKET": "bucket"}.items():
         monkeypatch.setenv(f"DARKROOM_{name}", value)
     monkeypatch.setenv("DARKROOM_HEALTH_URLS", "http://a/readyz, http://b/readyz,")
     assert OpsSettings().health_urls == ("http://a/readyz", "http://b/readyz")
