@@ -76,7 +76,7 @@ class Darkroom:
 
     def cause(self, asset_id: str) -> str:
         """What `why` names."""
-        return str(self("why", asset_id)["waits_for"]["cause"])
+        return str(self("why", asset_id, "--late", LATE)["waits_for"]["cause"])
 
     def problems(self) -> str:
         """What `status` complains of."""

@@ -8,17 +8,21 @@ from rich.table import Table
 
 from darkroom.cli.operation import FOUND, Json, installation, print_json
 from darkroom.ops.diagnosis import diagnose
-from darkroom.ops.story import gather, story
+from darkroom.ops.story import LATE, gather, story
 
 
-def why(asset_id: Annotated[str, typer.Argument(help="The asset's id.")], as_json: Json = False) -> None:
+def why(
+    asset_id: Annotated[str, typer.Argument(help="The asset's id.")],
+    late: Annotated[float, typer.Option(min=0, help="Seconds until what is on its way is called lost.")] = LATE,
+    as_json: Json = False,
+) -> None:
     """Tell what happened to an asset, on every server and in the order of time, and what it waits for.
 
     Exit code 0: it needs nothing, or waits for what will come by itself. 1: a command is named that helps, or there is
     no such asset. 2: it could not run.
     """
     with installation() as found:
-        facts = gather(found, asset_id)
+        facts = gather(found, asset_id, late=late)
     diagnosis, entries = diagnose(facts), story(facts)
     if as_json:
         print_json(

@@ -12,9 +12,6 @@ from darkroom.ops.letters import Letter, Source
 from darkroom.ops.story import Facts
 from darkroom.outbox import shard_of
 
-PATIENCE = timedelta(seconds=30)
-"""Until something on its way is called late."""
-
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -113,7 +110,7 @@ def _not_on_kafka(facts: Facts, uploaded_at: datetime) -> Diagnosis:
             "It is uploaded; whether it was announced could not be found out on Kafka, or only in part.",
             "darkroom reconcile --pass unfinished",
         )
-    if facts.queued or facts.now - uploaded_at < PATIENCE:
+    if facts.queued or facts.now - uploaded_at < timedelta(seconds=facts.late):
         waiting = f"{facts.queued} messages wait in SQS; " if facts.queued else ""
         return Diagnosis("notified", f"It is uploaded; {waiting}its notification is on its way to the bridge.")
     sentence = "It is uploaded, nothing is left in SQS and nothing came to Kafka: its notification was lost."

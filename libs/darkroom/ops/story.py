@@ -22,6 +22,7 @@ from darkroom.ops.topics import TopicRecord, read
 from darkroom.ops.walk import FOLDER, reread
 from darkroom.outbox import shard_of
 
+LATE = 30.0
 SEARCH_SECONDS = 10.0
 SEARCH_RECORDS = 50_000
 """So much of a busy topic is searched for an asset's records, from the minute of its upload on."""
@@ -59,6 +60,8 @@ class Facts:
     asset_id: str
     now: datetime
     kept: Kept
+    late: float = LATE
+    """Seconds until what is on its way is called lost."""
     asset: Asset | None = None
     uploads: dict[str, datetime] = field(default_factory=dict)
     """Event ids of the versions of the original that are in S3, with their times."""
@@ -83,7 +86,7 @@ class Facts:
         return [f"{violation.invariant}: {violation.what}" for violation in violations(self.kept)]
 
 
-def gather(installation: Installation, asset_id: str) -> Facts:
+def gather(installation: Installation, asset_id: str, *, late: float = LATE) -> Facts:
     """Ask every server about the asset; one that does not answer is told and no failure, except for MongoDB.
 
     Raises:
@@ -91,7 +94,7 @@ def gather(installation: Installation, asset_id: str) -> Facts:
 
     """
     kept = reread(installation, asset_id)
-    facts = Facts(asset_id, installation.now(), kept)
+    facts = Facts(asset_id, installation.now(), kept, late=late)
     facts.asset = None if kept.asset is None else from_document(kept.asset)
     parts: dict[str, Callable[[Installation, Facts], None]] = {
         "S3": _s3,
