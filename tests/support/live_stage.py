@@ -14,6 +14,8 @@ from darkroom.runtime.mongo import AsyncClient, connect_async
 from support.events import processing, ready, registered, step
 
 Key = tuple[str, int]
+APP = "darkroom-tests-live"
+"""By which the server knows these hubs; a fault meant for them must not hit those of a process that runs beside."""
 
 
 async def commit(client: AsyncClient, database: str, *changes: Change) -> None:
@@ -49,7 +51,7 @@ async def live_through(client: AsyncClient, database: str, owner_id: str) -> Ass
 @contextlib.asynccontextmanager
 async def hub_on(url: str, database: str, **options: Any) -> AsyncIterator[Hub]:
     """A hub with a client of its own, as in a process of its own."""
-    async with connect_async(url, **CONNECTION) as client:
+    async with connect_async(url, **{**CONNECTION, "appname": APP}) as client:
         hub = Hub(client=client, database=database, **{"seconds": 10.0, **options})
         try:
             yield hub

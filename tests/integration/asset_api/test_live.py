@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from asset_api.listener import Ending
-from asset_api.live import CONNECTION, Hub, Refused
+from asset_api.live import Hub, Refused
 from asset_api.position import Position
 from darkroom.local.mongod import MongoReplicaSet, start_mongod
 from darkroom.local.processes import Supervisor
@@ -20,10 +20,9 @@ from darkroom.outbox import COLLECTION, to_row
 from darkroom.runtime.mongo import AsyncClient, connect_async
 from support.events import registered
 from support.failpoints import FailPoints
-from support.live_stage import Ear, Key, assert_once_and_in_order, become, commit, hub_on, live_through
+from support.live_stage import APP, Ear, Key, assert_once_and_in_order, become, commit, hub_on, live_through
 
 Db = Database[dict[str, Any]]
-LIVE = CONNECTION["appname"]
 
 
 def run(scene: Callable[[AsyncClient], Coroutine[Any, Any, None]], url: str) -> None:
@@ -153,7 +152,7 @@ def test_a_stream_that_breaks_goes_on_where_it_was(
             await ear.join(hub)
             writing = asyncio.gather(*(live_through(client, mongo_db.name, "owner-1") for _ in range(30)))
             for _ in range(5):
-                failpoints.fail("getMore", app=LIVE, times=2, code=code, labels=[label] if label else [])
+                failpoints.fail("getMore", app=APP, times=2, code=code, labels=[label] if label else [])
                 await asyncio.sleep(0.1)
             await writing
             await ear.until(90)
@@ -171,7 +170,7 @@ def test_lost_history_is_told_and_the_stream_goes_on(mongo_url: str, mongo_db: D
             await ear.join(hub)
             await live_through(client, mongo_db.name, "owner-1")
             await ear.until(3)
-            failpoints.fail("getMore", app=LIVE, times=1, code=286)
+            failpoints.fail("getMore", app=APP, times=1, code=286)
             await become(lambda: ear.lost == 1)
             await live_through(client, mongo_db.name, "owner-1")
             await ear.until(6)
@@ -336,7 +335,7 @@ def change_streams(db: Db) -> list[dict[str, Any]]:
         return [
             one
             for one in found
-            if one.get("appName") == LIVE
+            if one.get("appName") == APP
             and one.get("ns", "").startswith(f"{db.name}.")
             and ("$changeStream" in str(one.get("cursor", {}).get("originatingCommand", {})))
         ]

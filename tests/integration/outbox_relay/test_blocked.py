@@ -38,12 +38,12 @@ def test_rows_that_wait_are_neither_read_nor_sent_when_others_are_appended(stage
     stage.append(events_of(blocked, 5_000))
     _park(stage, blocked)
     with stage.relay(pace=Pace(poll=600.0)) as relay:
-        eventually(lambda: blocked in relay._parked)
+        eventually(lambda: blocked in relay._parked, deadline=30)
         stage.append(events_of(new_id(), 1))
-        eventually(lambda: relay.published == 1)
+        eventually(lambda: relay.published == 1, deadline=30)
         stage.db.command("profile", 2)
         stage.append(events_of(new_id(), 3))
-        eventually(lambda: relay.published == 4 and stage.unpublished() == 5_000)
+        eventually(lambda: relay.published == 4 and stage.unpublished() == 5_000, deadline=30)
         stage.db.command("profile", 0)
     read = [
         entry["docsExamined"]
