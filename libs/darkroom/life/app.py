@@ -8,10 +8,10 @@ import structlog
 from pydantic import Field
 from pymongo.errors import PyMongoError
 
-from darkroom.life.lease import RunLease
 from darkroom.life.objects import ObjectStore
 from darkroom.life.sweep import Sweeper, Swept
 from darkroom.runtime import logging
+from darkroom.runtime.leased import LeasedJob
 from darkroom.runtime.mongo import check_replica_set, connect, ensure_indexes
 from darkroom.runtime.s3 import s3_client
 from darkroom.runtime.settings import LifeSettings, LogSettings, MongoSettings, S3Settings, load
@@ -47,7 +47,7 @@ def sweep(*, every: float | None = None) -> Swept | None:
             client=mongo,
             db=db,
             objects=ObjectStore(s3_client(), bucket=settings.bucket),
-            lease=RunLease(db, name="sweep", seconds=settings.sweep_lease_seconds),
+            job=LeasedJob(db, "sweep", settings.sweep_lease_seconds),
             uploading=timedelta(hours=settings.uploading_hours),
             retention=timedelta(days=settings.trash_days),
         )

@@ -16,6 +16,7 @@ from typing import Any
 
 import pymongo
 import structlog
+from pydantic import ValidationError
 from pymongo import IndexModel
 from pymongo.client_session import ClientSession
 
@@ -23,11 +24,11 @@ from darkroom.assets import Asset, Status, change, from_document, guard, update
 from darkroom.assets.documents import COLLECTION as ASSETS
 from darkroom.assets.documents import INDEXES as ASSET_INDEXES
 from darkroom.contracts.events import AssetExpired, AssetPurged, EventData
-from darkroom.life.lease import LeaseLost, RunLease
 from darkroom.life.objects import ObjectStore, RemovalFailed
 from darkroom.outbox import COLLECTION as OUTBOX
 from darkroom.outbox import to_row
 from darkroom.outbox.rows import INDEXES as OUTBOX_INDEXES
+from darkroom.runtime.leased import LeasedJob, TurnLost
 from darkroom.runtime.mongo import Client, Db, in_transaction
 
 log = structlog.get_logger()
@@ -39,6 +40,8 @@ stood still. After it what came late is removed too."""
 AGAIN = timedelta(minutes=10)
 """When a removal that failed is tried again."""
 CALL_SECONDS = 10.0
+
+GoesOn = Callable[[], bool]
 
 
 @dataclass
@@ -63,7 +66,7 @@ class Sweeper:
     client: Client
     db: Db
     objects: ObjectStore
-    lease: RunLease
+    job: LeasedJob
     uploading: timedelta
     retention: timedelta
     now: Callable[[], datetime] = field(default=_utcnow)
@@ -84,22 +87,28 @@ class Sweeper:
             pymongo.errors.PyMongoError: the database cannot be used; what was done is done.
 
         """
-        stop = stop or threading.Event()
         swept = Swept()
-        with self.lease.held() as ours:
-            if not ours:
+        with self.job.turn() as turn:
+            if turn is None:
                 return None
+
+            def goes_on() -> bool:
+                """Whether there is time for another step, under a lease that is ours. Raises TurnLost."""
+                self.job.keep_if_due(turn)
+                return stop is None or not stop.is_set()
+
             try:
-                self._expire(swept, stop)
-                self._purge(swept, stop)
-                self._remove(swept, stop)
-            except LeaseLost as lost:
+                self._expire(swept, goes_on)
+                self._purge(swept, goes_on)
+                self._remove(swept, goes_on)
+                self.job.end(turn, result=vars(swept))
+            except TurnLost as lost:
                 log.warning("sweep_ended", reason=str(lost))
         log.info("swept", **vars(swept))
         return swept
 
-    def _expire(self, swept: Swept, stop: threading.Event) -> None:
-        for asset in self._older(Status.UPLOADING, self.uploading, stop):
+    def _expire(self, swept: Swept, goes_on: GoesOn) -> None:
+        for asset in self._older(Status.UPLOADING, self.uploading, swept, goes_on):
             try:
                 there = self.objects.exists(asset.object_key)
             except RemovalFailed as error:
@@ -113,13 +122,13 @@ class Sweeper:
             elif self._store(asset, AssetExpired(), first=LATE, passes=1):
                 swept.expired += 1
 
-    def _purge(self, swept: Swept, stop: threading.Event) -> None:
-        for asset in self._older(Status.TRASHED, self.retention, stop):
+    def _purge(self, swept: Swept, goes_on: GoesOn) -> None:
+        for asset in self._older(Status.TRASHED, self.retention, swept, goes_on):
             if self._store(asset, AssetPurged(), first=timedelta(0), passes=2):
                 swept.purged += 1
 
-    def _remove(self, swept: Swept, stop: threading.Event) -> None:
-        for row in self._each(self.db[REMOVALS].find({"due_at": {"$lte": self._server_time()}}), stop):
+    def _remove(self, swept: Swept, goes_on: GoesOn) -> None:
+        for row in self._each(self.db[REMOVALS].find({"due_at": {"$lte": self._server_time()}}), goes_on):
             mine = {"_id": row["_id"], "due_at": row["due_at"]}
             try:
                 swept.removed += self.objects.remove_all(f"assets/{row['_id']}/")
@@ -133,18 +142,23 @@ class Sweeper:
             else:
                 self.db[REMOVALS].delete_one(mine)
 
-    def _older(self, status: Status, age: timedelta, stop: threading.Event) -> Iterator[Asset]:
-        """The assets that have been in this state for so long."""
+    def _older(self, status: Status, age: timedelta, swept: Swept, goes_on: GoesOn) -> Iterator[Asset]:
+        """The assets that have been in this state for so long. One whose document cannot be read keeps up no other."""
         where = {"status": str(status), "updated_at": {"$lte": self._server_time() - age}}
-        for document in self._each(self.db[ASSETS].find(where).sort("updated_at", 1), stop):
-            yield from_document(document)
+        for document in self._each(self.db[ASSETS].find(where).sort("updated_at", 1), goes_on):
+            try:
+                asset = from_document(document)
+            except ValidationError as error:
+                swept.failed += 1
+                log.error("asset_unreadable", asset_id=document["_id"], reason=str(error))  # noqa: TRY400
+                continue
+            yield asset
 
-    def _each(self, found: Any, stop: threading.Event) -> Iterator[dict[str, Any]]:
+    def _each(self, found: Any, goes_on: GoesOn) -> Iterator[dict[str, Any]]:
         with found:
             for document in found:
-                if stop.is_set():
+                if not goes_on():
                     return
-                self.lease.keep()
                 yield document
 
     def _store(self, asset: Asset, data: EventData, *, first: timedelta, passes: int) -> bool:

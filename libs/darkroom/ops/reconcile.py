@@ -7,10 +7,8 @@ twice does harm.
 """
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -20,7 +18,7 @@ from typing import Any
 import structlog
 from botocore.exceptions import BotoCoreError, ClientError
 from confluent_kafka import KafkaException
-from pymongo.errors import PyMongoError
+from pydantic import ValidationError
 
 from darkroom.assets import Asset, Status, from_document
 from darkroom.assets.documents import COLLECTION as ASSETS
@@ -30,10 +28,10 @@ from darkroom.ops import audit, findings
 from darkroom.ops.announcing import Announcer, announced, latest
 from darkroom.ops.findings import MENDED, Finding, Kind, Patience
 from darkroom.ops.installation import Installation
-from darkroom.ops.leased import LeasedJob, Turn, TurnLost
 from darkroom.ops.pace import Pace
 from darkroom.ops.redriving import NotRedrivable, redrive
 from darkroom.ops.walk import reread, walk
+from darkroom.runtime.leased import LeasedJob, Turn
 
 log = structlog.get_logger()
 
@@ -105,22 +103,14 @@ class Reconciler:
 
         """
         job = LeasedJob(self.installation.db, f"reconcile.{name}", self.lease_seconds)
-        turn = job.take()
-        if turn is None:
-            return None
         report = Report(name)
-        try:
+        with job.turn() as turn:
+            if turn is None:
+                return None
             with Announcer(self.installation) as announcer:
                 self._work(job, turn, report, announcer, on_finding)
-        except BaseException:
-            # So that the next run need not wait for the lease to end; it does end, if this fails.
-            with suppress(TurnLost, PyMongoError):
-                job.leave(turn)
-            raise
-        if report.finished:
-            job.end(turn, result=report.as_json())
-        else:
-            job.leave(turn)
+            if report.finished:
+                job.end(turn, result=report.as_json())
         log.info("reconciled", name=str(name), **report.as_json())
         return report
 
@@ -132,12 +122,13 @@ class Reconciler:
         announcer: Announcer,
         on_finding: Callable[[Finding, str | None], None] | None,
     ) -> None:
-        in_a_row, keep_at = 0, 0.0
+        in_a_row = 0
         for cursor, finding in self._steps(report.name, turn.cursor):
             # Before anything is done, and often enough; not for each of millions that are as they should be.
-            if finding is not None or self.stop.is_set() or time.monotonic() >= keep_at:
+            if finding is not None or self.stop.is_set():
                 job.keep(turn, cursor=cursor)
-                keep_at = time.monotonic() + self.lease_seconds / 6
+            else:
+                job.keep_if_due(turn, cursor=cursor)
             if self.stop.is_set():
                 return
             report.looked_at += 1
@@ -194,7 +185,12 @@ class Reconciler:
         with place.db[ASSETS].find({"status": str(status), "updated_at": within}).sort("updated_at") as documents:
             for document in documents:
                 pace.wait()
-                asset = from_document(document)
+                try:
+                    asset = from_document(document)
+                except ValidationError as error:
+                    # It keeps up no other; `verify` counts it.
+                    log.error("asset_unreadable", asset_id=document["_id"], reason=str(error))  # noqa: TRY400
+                    continue
                 yield {"status": str(status), "at": asset.updated_at}, self._look_at(asset)
 
     def _look_at(self, asset: Asset) -> Finding | None:

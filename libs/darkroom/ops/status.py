@@ -18,7 +18,7 @@ from darkroom.assets import Status
 from darkroom.assets.documents import COLLECTION as ASSETS
 from darkroom.inbox.leases import COLLECTION as INBOX
 from darkroom.inbox.leases import DEAD, OPEN_OR_DEAD, PROCESSING
-from darkroom.ops import audit, leased
+from darkroom.ops import audit
 from darkroom.ops.findings import Patience
 from darkroom.ops.installation import Installation, NoDeadLetterQueue
 from darkroom.ops.letters import Source
@@ -26,6 +26,7 @@ from darkroom.ops.reconcile import Reconciler
 from darkroom.ops.topics import of_coordinator
 from darkroom.outbox import COLLECTION as OUTBOX
 from darkroom.outbox import SHARDS
+from darkroom.runtime import leased
 
 RELAY_SHARDS, RELAY_MEMBERS = "relay_shards", "relay_members"
 HEALTH_SECONDS = 3.0

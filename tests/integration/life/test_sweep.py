@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,10 +17,10 @@ from pymongo.errors import OperationFailure
 
 from darkroom.assets import Asset, Change, Status, change, fold, from_document, guard, to_document, update
 from darkroom.contracts.events import AssetRestored, AssetTrashed
-from darkroom.life import ObjectStore, RemovalFailed, RunLease, Sweeper
-from darkroom.life.lease import LeaseLost
+from darkroom.life import ObjectStore, RemovalFailed, Sweeper
 from darkroom.life.sweep import REMOVALS
 from darkroom.outbox import from_row, to_row
+from darkroom.runtime.leased import LeasedJob, Turn
 from darkroom.runtime.mongo import connect, ensure_indexes
 from support.events import failed, processing, ready, registered
 from support.eventually import eventually
@@ -45,7 +44,7 @@ class World:
             client=client,
             db=db,
             objects=ObjectStore(s3, bucket=bucket),
-            lease=RunLease(db, name="sweep", seconds=30),
+            job=LeasedJob(db, "sweep", 30),
             uploading=DAY,
             retention=30 * DAY,
         )
@@ -250,30 +249,49 @@ def test_an_error_that_s3_puts_into_its_answer_is_a_failure(world: World) -> Non
 
 
 def test_one_sweeps_at_a_time(world: World) -> None:
-    other = RunLease(world.db, name="sweep", seconds=30)
-    with other.held() as ours:
-        assert ours
+    with LeasedJob(world.db, "sweep", 30).turn() as ours:
+        assert ours is not None
         assert world.sweeper.run() is None
     assert world.sweeper.run() is not None
 
 
-def keep_on(lease: RunLease) -> None:
-    while True:
-        lease.keep()
+def test_a_sweeper_that_was_overtaken_stops_and_takes_the_turn_from_nobody(world: World) -> None:
+    for _ in range(2):
+        world.asset(age=25 * HOUR)
+    successor = LeasedJob(world.db, "sweep", 30)
+    taken: list[Turn] = []
+
+    class StandsStill(ObjectStore):
+        """The lease runs out while S3 answers for the first asset."""
+
+        def exists(self, key: str) -> bool:
+            if not taken:
+                turn = eventually(successor.take, deadline=5)
+                assert turn is not None
+                taken.append(turn)
+            return super().exists(key)
+
+    overtaken = replace(
+        world.sweeper,
+        job=LeasedJob(world.db, "sweep", 0.05),
+        objects=StandsStill(world.s3, bucket=world.bucket),
+    )
+    swept = overtaken.run()
+    assert swept is not None
+    assert swept.expired <= 1
+    assert world.sweeper.run() is None, "the successor's turn was ended by the one that it overtook"
+    successor.leave(taken[0])
+    assert world.sweeper.run() is not None
+    assert world.db.assets.count_documents({"status": "EXPIRED"}) == 2
 
 
-def test_whoever_lost_the_lease_stops_and_takes_it_from_nobody(world: World) -> None:
-    lease, successor, third = (RunLease(world.db, name="sweep", seconds=seconds) for seconds in (0.05, 30, 30))
-    with ExitStack() as first, ExitStack() as second:
-        assert first.enter_context(lease.held())
-        eventually(lambda: second.enter_context(successor.held()), deadline=5)
-        with pytest.raises(LeaseLost):
-            keep_on(lease)
-        first.close()
-        with third.held() as free:
-            assert not free
-    with third.held() as free:
-        assert free
+def test_an_asset_that_cannot_be_read_keeps_up_no_other(world: World) -> None:
+    spoilt, good = world.asset(age=26 * HOUR), world.asset(age=25 * HOUR)
+    world.db.assets.update_one({"_id": spoilt.id}, {"$set": {"size": "many"}})
+    swept = world.sweeper.run()
+    assert swept is not None
+    assert (swept.expired, swept.failed) == (1, 1)
+    assert world.db.assets.find_one({"_id": good.id}, {"status": 1, "_id": 0}) == {"status": "EXPIRED"}
 
 
 def test_a_sweep_ends_when_it_is_told_to(world: World) -> None:

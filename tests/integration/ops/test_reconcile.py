@@ -8,9 +8,9 @@ import pytest
 from darkroom.assets import Asset
 from darkroom.contracts.envelope import Event, from_record
 from darkroom.ops.findings import Finding, Kind, Patience
-from darkroom.ops.leased import LeasedJob, TurnLost
 from darkroom.ops.reconcile import TAG, Pass, Reconciler
 from darkroom.ops.verify import verify
+from darkroom.runtime.leased import LeasedJob, TurnLost
 from integration.ops.conftest import Place
 from s3_bridge.notification import read_notification
 from support import events, s3_messages
@@ -196,3 +196,9 @@ def test_findings_that_cannot_be_mended_are_counted_and_do_not_stop_the_rest(who
     assert told[fine.id] is None
     assert whole.stored(broken)["version"] == 3
     assert whole.db.jobs.find_one({"_id": "reconcile.objects"})["last"]["failed"] == {"lost_rendition": 1}
+
+
+def test_an_asset_that_cannot_be_read_keeps_up_no_other(whole: Place) -> None:
+    spoilt, lost = whole.upload(), whole.upload()
+    whole.db.assets.update_one({"_id": spoilt.id}, {"$set": {"size": "many"}})
+    assert run(whole, Pass.UNFINISHED) == [(Kind.LOST_NOTIFICATION, lost.id, None)]

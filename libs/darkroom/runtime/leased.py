@@ -4,41 +4,63 @@ One document a job in ``jobs``: who has it, until when by the server's clock, an
 fence is raised by every taking, so one that stood still while another took over cannot write its progress over it.
 """
 
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from pymongo import ReturnDocument
+from pymongo.errors import PyMongoError
 
 from darkroom.runtime.mongo import Db
 
 COLLECTION = "jobs"
+KEEPS = 6
+"""How often a turn is kept within the length of its lease."""
 
 
 class TurnLost(Exception):
     """Another process took the job over: stop, it goes on there."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Turn:
-    """The right to do the job; ``cursor`` is how far it had come when it was stopped, None at a fresh start."""
+    """The right to do the job; ``cursor`` is how far it had come when it was stopped, None at a fresh start.
+
+    ``keep_at`` is when it should be kept next, by this process's monotonic clock.
+    """
 
     fence: int
     cursor: Any = None
+    keep_at: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
 class LeasedJob:
-    """A job by its name. ``keep`` must be called well within every ``lease_seconds``."""
+    """A job by its name. It is kept well within every ``lease_seconds``, or somebody else may take it."""
 
     db: Db
     name: str
     lease_seconds: float = 60.0
     owner: str = field(default_factory=lambda: str(uuid.uuid4()))
 
+    @contextmanager
+    def turn(self) -> Iterator[Turn | None]:
+        """A turn while the block runs, None if somebody has the job; left at its end, however that comes."""
+        turn = self.take()
+        try:
+            yield turn
+        finally:
+            if turn is not None:
+                # So that the next one need not wait for the lease to end; it does end, if this fails.
+                with suppress(TurnLost, PyMongoError):
+                    self.leave(turn)
+
     def take(self) -> Turn | None:
         """Take the job, or None if somebody has it."""
-        rows = self.db[COLLECTION]
+        began, rows = time.monotonic(), self.db[COLLECTION]
         # Apart from the taking: an upsert cannot ask for the server's time.
         rows.update_one({"_id": self.name}, {"$setOnInsert": {"fence": 0}}, upsert=True)
         found = rows.find_one_and_update(
@@ -56,7 +78,9 @@ class LeasedJob:
             ],
             return_document=ReturnDocument.AFTER,
         )
-        return None if found is None else Turn(found["fence"], found.get("cursor"))
+        if found is None:
+            return None
+        return Turn(found["fence"], found.get("cursor"), began + self.lease_seconds / KEEPS)
 
     def keep(self, turn: Turn, *, cursor: Any) -> None:
         """Stay in possession for a full lease from now, and note how far the work has come.
@@ -65,7 +89,19 @@ class LeasedJob:
             TurnLost: another process has taken the job.
 
         """
+        began = time.monotonic()
         self._write(turn, [{"$set": {"lease_until": self._from_now(), "cursor": {"$literal": cursor}}}])
+        turn.keep_at = began + self.lease_seconds / KEEPS
+
+    def keep_if_due(self, turn: Turn, *, cursor: Any = None) -> None:
+        """The same, if it is time: to be called between the steps of the work, however short they are.
+
+        Raises:
+            TurnLost: another process has taken the job.
+
+        """
+        if time.monotonic() >= turn.keep_at:
+            self.keep(turn, cursor=cursor)
 
     def end(self, turn: Turn, *, result: dict[str, Any]) -> None:
         """The job is done: the next turn starts afresh. ``result`` is kept as ``last``, with the time.
