@@ -10,6 +10,7 @@ from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from darkroom.contracts.envelope import Event, MalformedEvent, from_record
 from darkroom.contracts.events import EventType
 from darkroom.contracts.topics import Topics
+from darkroom.inbox.consumer import headers_of
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Tail:
                 continue
             try:
                 event = from_record(
-                    key=_raw(message.key()), value=_raw(message.value()), record_headers=_pairs(message)
+                    key=_raw(message.key()), value=_raw(message.value()), record_headers=headers_of(message)[0]
                 )
             except MalformedEvent:
                 continue  # somebody else's record on a shared topic
@@ -88,8 +89,3 @@ def _in_order(seen: list[Seen]) -> list[Seen]:
 
 def _raw(value: object) -> bytes | None:
     return value if isinstance(value, bytes) else None
-
-
-def _pairs(message: object) -> list[tuple[str, bytes | str | None]]:
-    found = message.headers() or []  # type: ignore[attr-defined]  # confluent_kafka.Message
-    return list(found)

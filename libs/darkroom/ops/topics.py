@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from darkroom.contracts.envelope import Event, MalformedEvent, from_record
 from darkroom.contracts.events import EventType
+from darkroom.inbox.consumer import headers_of
 
 TERMINAL = (EventType.ASSET_READY, EventType.ASSET_FAILED)
 CALL_SECONDS = 10.0
@@ -229,8 +230,7 @@ def _record(message: Message) -> TopicRecord:
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     if topic is None or partition is None or offset is None:
         raise KafkaException("a record without an error has a place")
-    key, value, found = _raw(message.key()), _raw(message.value()), message.headers() or []
-    headers = tuple(found.items()) if isinstance(found, dict) else tuple(found)
+    key, value, headers = _raw(message.key()), _raw(message.value()), tuple(headers_of(message)[0])
     try:
         event: Event | None = from_record(key=key, value=value, record_headers=headers)
     except MalformedEvent:
