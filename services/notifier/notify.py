@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import assert_never
 
 import structlog
-from pymongo.errors import ConnectionFailure, PyMongoError
+from pymongo.errors import PyMongoError
 
 from darkroom.contracts.envelope import Event, MalformedEvent, from_record
 from darkroom.contracts.events import AssetFailed, AssetReady, AssetRegistered
 from darkroom.inbox import Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
 from darkroom.inbox.consumer import Delivery, Finished, Later, Verdict
 from darkroom.inbox.keeper import LeaseKeeper
-from darkroom.inbox.outage import Outage, full_jitter
+from darkroom.inbox.outage import Outage, full_jitter, told, unreachable
 from notifier.channels import Channel, InDoubt, NotSent, Refused, Unavailable
 from notifier.journal import FINAL, Journal, State
 from notifier.links import Links
@@ -59,7 +59,7 @@ class Notifier:
         try:
             return self._handle(delivery, event)
         except PyMongoError as error:
-            if isinstance(error, ConnectionFailure) or error.timeout:
+            if unreachable(error):
                 raise Outage("MongoDB", self.journal.probe) from error
             raise
 
@@ -96,7 +96,7 @@ class Notifier:
             except Exception as defect:
                 # An event that brings out a defect in this code must come to an end as well, so it costs attempts.
                 log.exception("attempt_defect")
-                failures = [NotSent(f"{type(defect).__name__}: {defect}")]
+                failures = [NotSent(told(defect))]
             if failures:
                 return self._retry(lease, event, failures)
             self.inbox.complete(lease, outcome="told")

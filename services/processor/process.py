@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Protocol, assert_never
 
 import structlog
-from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure, PyMongoError
+from pymongo.errors import PyMongoError
 
 from darkroom.assets import Asset, Change, Status, change
 from darkroom.contracts.envelope import Event, MalformedEvent, from_record
@@ -31,7 +31,7 @@ from darkroom.contracts.failures import FailureCode
 from darkroom.inbox import Claim, Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
 from darkroom.inbox.consumer import Delivery, Finished, Later, Verdict
 from darkroom.inbox.keeper import LeaseKeeper
-from darkroom.inbox.outage import Outage, full_jitter
+from darkroom.inbox.outage import Outage, full_jitter, told, unreachable
 from processor.classifier import Classifier, ClassifierFailed, OnFailure, Picture
 from processor.dead_letters import DeadLetters
 from processor.imaging.failure import Cancelled, DecoderUnavailable, Rejected
@@ -53,11 +53,6 @@ SHORTEST_WAIT = 0.05
 """Seconds. A lease that has just run out is asked for again at once, but not in a spin."""
 ANOTHER_SUSPECT = 1.0
 """Seconds that an event under suspicion waits at most before it asks whether it is its turn."""
-NO_SERVICE = frozenset({13, 18, 14031, 6, 7, 89, 91, 133, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
-"""MongoDB's codes for a server that serves nobody now, whatever is asked: no permission, no space on its disk, and what
-the specification of retryable reads calls transient."""
-LONGEST_REASON = 1_000
-"""Characters kept of what went wrong, since it goes into an event."""
 
 
 class Decoder(Protocol):
@@ -111,13 +106,13 @@ class Processor:
         except Outage:
             raise
         except Exception as defect:
-            if _unreachable(defect):
+            if unreachable(defect):
                 raise Outage("MongoDB", self.store.probe) from defect
             if delivery.defects + 1 < self.max_attempts:
                 raise
             # No attempt was counted in the inbox, or else the work itself would have come to its end.
             log.exception("record_given_up", partition=delivery.partition, offset=delivery.offset)
-            self.dead_letters.put(delivery, _told(defect))
+            self.dead_letters.put(delivery, told(defect))
             return Finished()
 
     def _handle(self, delivery: Delivery) -> Verdict:
@@ -167,7 +162,7 @@ class Processor:
             raise
         except Exception as error:
             # There is nothing to record a failure in. Once it is repaired, the dead letter can be sent again.
-            raise MalformedEvent(f"asset {event.asset_id}: its document cannot be read: {_told(error)}") from error
+            raise MalformedEvent(f"asset {event.asset_id}: its document cannot be read: {told(error)}") from error
         if asset is None:
             raise MalformedEvent(f"header ce_subject: asset {event.asset_id} was never registered")
         # Only the configured bucket and the registered key are ever read, whatever an event says.
@@ -189,10 +184,10 @@ class Processor:
             except Conflict:
                 log.info("asset_moved_on")
             except Exception as defect:
-                if _unreachable(defect):
+                if unreachable(defect):
                     raise
                 # Claimed by itself it costs an attempt, so that what can never be written comes to an end.
-                log.warning("not_begun", error=_told(defect))
+                log.warning("not_begun", error=told(defect))
             else:
                 return claim, started.after if isinstance(claim, Claimed) else asset
         return self.inbox.claim(event.id, owner=owner, abandoned=False), asset
@@ -221,11 +216,11 @@ class Processor:
         except (LeaseLost, Cancelled, CalledOff, Outage):
             raise
         except Exception as defect:
-            if _unreachable(defect):
+            if unreachable(defect):
                 raise
             # An asset that brings out a defect in this code must come to an end as well, so it costs attempts.
             log.exception("attempt_defect")
-            return self._retry(job, _Retryable(FailureCode.RETRIES_EXHAUSTED, _told(defect)))
+            return self._retry(job, _Retryable(FailureCode.RETRIES_EXHAUSTED, told(defect)))
 
     def _decided_anew(self, asset: Asset, decide: Callable[[Asset], Verdict]) -> Verdict:
         while True:
@@ -413,11 +408,11 @@ class Processor:
         except (LeaseLost, Outage):
             raise
         except Exception as defect:
-            if _unreachable(defect):
+            if unreachable(defect):
                 raise
             # Not even its failure can be recorded; the watermark moves on all the same, and somebody must look.
             log.exception("failure_not_recorded", reason=reason)
-            self.dead_letters.put(job.delivery, f"{reason}; and its failure could not be recorded: {_told(defect)}")
+            self.dead_letters.put(job.delivery, f"{reason}; and its failure could not be recorded: {told(defect)}")
             self.inbox.release(job.lease, error=reason)
             return Finished()
 
@@ -467,19 +462,3 @@ def _abandoned(claim: Claim) -> bool:
             return False
         case _:
             assert_never(claim)
-
-
-def _told(defect: Exception) -> str:
-    """The defect in a line that every store takes: a lone surrogate, as from a record's JSON, is no UTF-8."""
-    return f"{type(defect).__name__}: {defect}"[:LONGEST_REASON].encode(errors="backslashreplace").decode()
-
-
-def _unreachable(error: Exception) -> bool:
-    """Whether the server was out of reach, changing or closed to us, rather than refusing just what it was asked."""
-    return isinstance(error, PyMongoError) and (
-        isinstance(error, AutoReconnect | ConnectionFailure)
-        or error.timeout
-        or error.has_error_label("TransientTransactionError")
-        or error.has_error_label("RetryableWriteError")
-        or (isinstance(error, OperationFailure) and error.code in NO_SERVICE)
-    )

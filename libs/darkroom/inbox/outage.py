@@ -5,8 +5,15 @@ import threading
 from collections.abc import Callable
 
 import structlog
+from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 
 log = structlog.get_logger()
+
+NO_SERVICE = frozenset({13, 18, 14031, 6, 7, 89, 91, 133, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+"""MongoDB's codes for a server that serves nobody now, whatever is asked: no permission, no space on its disk, and what
+the specification of retryable reads calls transient."""
+LONGEST_TOLD = 1_000
+"""Characters."""
 
 
 class Outage(Exception):
@@ -60,3 +67,19 @@ class Breaker:
 def full_jitter(tries: int, *, first: float = 0.5, cap: float) -> float:
     """Seconds to wait after the ``tries``-th failure: anything up to a bound that doubles, so that herds spread."""
     return random.uniform(0.05, min(cap, first * 2 ** min(tries, 30)))  # noqa: S311 -- spreads load, guards nothing
+
+
+def unreachable(error: Exception) -> bool:
+    """Whether MongoDB was out of reach, changing or closed to us, rather than refusing just what it was asked."""
+    return isinstance(error, PyMongoError) and (
+        isinstance(error, ConnectionFailure)
+        or error.timeout
+        or error.has_error_label("TransientTransactionError")
+        or error.has_error_label("RetryableWriteError")
+        or (isinstance(error, OperationFailure) and error.code in NO_SERVICE)
+    )
+
+
+def told(defect: Exception) -> str:
+    """The defect in a line that every store takes: a lone surrogate, as from a record's JSON, is no UTF-8."""
+    return f"{type(defect).__name__}: {defect}"[:LONGEST_TOLD].encode(errors="backslashreplace").decode()
