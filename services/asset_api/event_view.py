@@ -1,4 +1,4 @@
-"""An event as its owner sees it."""
+"""An event as its owner sees it, in a list and in a stream alike."""
 
 import json
 from collections.abc import Mapping
@@ -7,19 +7,24 @@ from typing import Any
 from darkroom.contracts.envelope import timestamp
 
 
-def event_json(row: Mapping[str, Any]) -> bytes:
-    """One line of JSON of a row: what happened, as the how-manieth of which asset's events, when, and the type's data.
+def event_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What happened, as the how-manieth of which asset's events, when, why, and the type's data.
 
     Straight from the row: events of a newer version of the services pass as well.
     """
-    return json.dumps(
-        {
-            "event_id": row["_id"],
-            "asset_id": row["asset_id"],
-            "sequence": row["sequence"],
-            "type": row["type"],
-            "occurred_at": timestamp(row["occurred_at"]),
-            "data": row["data"],
-        },
-        separators=(",", ":"),
-    ).encode()
+    return {
+        "event_id": row["_id"],
+        "asset_id": row["asset_id"],
+        "sequence": row["sequence"],
+        "type": row["type"],
+        "data_version": row["data_version"],
+        "occurred_at": timestamp(row["occurred_at"]),
+        "causation_id": row.get("causation_id"),
+        "correlation_id": row.get("correlation_id"),
+        "data": row["data"],
+    }
+
+
+def event_json(row: Mapping[str, Any]) -> bytes:
+    """The same as one line of JSON."""
+    return json.dumps(event_fields(row), separators=(",", ":")).encode()

@@ -37,7 +37,18 @@ BREATH = 32
 """After so many events at once listeners get their turn, so that a burst fills no queue of one who keeps up."""
 FIRST_WAIT_SECONDS = 0.1
 LONGEST_WAIT_SECONDS = 5.0
-_FIELDS = ("_id", "asset_id", "sequence", "type", "data", "owner_id", "occurred_at")
+_FIELDS = (
+    "_id",
+    "asset_id",
+    "sequence",
+    "type",
+    "data_version",
+    "data",
+    "owner_id",
+    "occurred_at",
+    "causation_id",
+    "correlation_id",
+)
 
 
 class Refused(Exception):
@@ -330,6 +341,7 @@ class Hub:
             "fullDocument.owner_id": {"$type": "string"},
             "fullDocument.asset_id": {"$type": "string"},
             "fullDocument.sequence": {"$type": "number"},
+            "fullDocument.data_version": {"$type": "number"},
             "fullDocument.data": {"$type": "object"},
             "fullDocument.occurred_at": {"$type": "date"},
         }

@@ -23,6 +23,7 @@ from asset_api.answers import (
     wrong_state,
 )
 from asset_api.auth import Bearer, Caller, Scope, Tokens
+from asset_api.event_view import event_fields
 from asset_api.presign import Presigner
 from asset_api.problems import Problem, Problems
 from asset_api.requests import parse_reference
@@ -32,9 +33,9 @@ from asset_api.views import (
     AssetView,
     DownloadView,
     EventPage,
+    EventView,
     asset_view,
     download_view,
-    event_view,
     summary,
 )
 from darkroom.assets import Asset, Status
@@ -111,8 +112,8 @@ def reading_router(*, store: AssetStore, presigner: Presigner, tokens: Tokens) -
         tag = entity_tag(asset.version, after, limit)
         if (answer := unchanged(request, tag)) is not None:
             return answer
-        found = await store.stream(owner_id=caller.owner_id, asset_id=asset.id, after=after, limit=limit + 1)
-        events = [event_view(event) for event in found[:limit]]
+        found = await store.events_after(owner_id=caller.owner_id, asset_id=asset.id, sequence=after, limit=limit + 1)
+        events = [EventView.model_validate(event_fields(row)) for row in found[:limit]]
         view = EventPage(events=events, next_after=events[-1].sequence if len(found) > limit else None)
         return json_response(view, headers={"ETag": tag})
 

@@ -15,7 +15,6 @@ from pymongo.errors import DuplicateKeyError, OperationFailure, WaitQueueTimeout
 from asset_api.quota import Quota
 from darkroom import outbox
 from darkroom.assets import Asset, Change, Status, documents, from_document, guard, to_document, update
-from darkroom.contracts.envelope import Event
 from darkroom.outbox import rows
 from darkroom.runtime.mongo import TRANSACTION, AsyncClient, Document
 
@@ -99,13 +98,6 @@ class AssetStore:
             found = found.hint("listing_by_status" if reference is None else "listing_by_reference")
             return [from_document(document) async for document in found]
 
-    async def stream(self, *, owner_id: str, asset_id: str, after: int, limit: int) -> list[Event]:
-        """The events of the owner's asset behind the ``after``-th, in their order."""
-        where = {"asset_id": asset_id, "owner_id": owner_id, "sequence": {"$gt": after}}
-        async with self._turn():
-            found = self._outbox.find(where).sort("sequence", 1).limit(limit)
-            return [outbox.from_row(row) async for row in found]
-
     async def by_key(self, *, owner_id: str, idempotency_key: str) -> Asset | None:
         """The owner's asset of this key, as a majority of the servers has it."""
         key = {"owner_id": owner_id, "idempotency_key": idempotency_key}
@@ -115,7 +107,7 @@ class AssetStore:
     async def events_after(self, *, owner_id: str, asset_id: str, sequence: int, limit: int) -> list[Document]:
         """The rows of an asset's stream after a sequence, in order, at most ``limit``."""
         where = {"asset_id": asset_id, "owner_id": owner_id, "sequence": {"$gt": sequence}}
-        with pymongo.timeout(self._seconds):
+        async with self._turn():
             return await self._outbox.find(where).sort("sequence", 1).limit(limit).to_list()
 
     async def register(self, candidate: Change) -> Asset:

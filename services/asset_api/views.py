@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field
 from asset_api.filenames import download_name
 from asset_api.presign import Presigner, SignedUpload
 from darkroom.assets import Asset, Status
-from darkroom.contracts.envelope import Event, timestamp
-from darkroom.contracts.events import EventType, Original
+from darkroom.contracts.envelope import timestamp
+from darkroom.contracts.events import Original
 
 
 class FailureView(BaseModel):
@@ -119,11 +119,12 @@ class DownloadView(BaseModel):
 
 
 class EventView(BaseModel):
-    """One event of an asset's stream; ``data`` is what its type's schema says."""
+    """One event of an asset's stream, see ``event_view``; ``data`` is what its type's schema says."""
 
     event_id: str
+    asset_id: str
     sequence: int
-    type: EventType
+    type: str
     data_version: int
     occurred_at: str = Field(json_schema_extra={"format": "date-time"})
     causation_id: str | None
@@ -144,20 +145,6 @@ def summary(asset: Asset) -> AssetSummary:
     renditions = asset.renditions if asset.status is Status.READY else ()
     shown = [RenditionSummary.model_validate(one.model_dump()) for one in renditions]
     return AssetSummary.model_validate({**_facts(asset), "renditions": shown})
-
-
-def event_view(event: Event) -> EventView:
-    """The event as its asset's owner sees it."""
-    return EventView(
-        event_id=event.id,
-        sequence=event.sequence or 0,
-        type=event.type,
-        data_version=event.data.data_version,
-        occurred_at=timestamp(event.occurred_at),
-        causation_id=event.causation_id,
-        correlation_id=event.correlation_id,
-        data=event.data.model_dump(mode="json", exclude_none=True),
-    )
 
 
 async def download_view(asset: Asset, *, rendition: str | None, presigner: Presigner) -> DownloadView | None:
