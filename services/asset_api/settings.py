@@ -1,12 +1,10 @@
 """What the API can be told, by environment variables with the prefix DARKROOM_."""
 
-from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
-from pydantic_settings import NoDecode
 
-from darkroom.runtime.settings import LifeSettings, LogSettings, MongoSettings, S3Settings
+from darkroom.runtime.settings import LifeSettings, Listed, LogSettings, MongoSettings, S3Settings
 from darkroom.runtime.tokens import AUDIENCE, ISSUER, MIN_SECRET_BYTES
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -56,7 +54,7 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings):
     s3_public_endpoint_url: str | None = Field(
         default=None, description="the S3 endpoint as clients reach it, when that is not the one of AWS_ENDPOINT_URL"
     )
-    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+    cors_origins: Listed = Field(
         default=(), description="origins whose pages may call the API, separated by commas; none by default"
     )
     stream_listeners: int = Field(default=1000, ge=1, description="live streams that one process serves at once")
@@ -109,10 +107,3 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings):
         if url is not None and urlsplit(url).scheme != "https":
             raise ValueError("must begin with https://")
         return url
-
-    @field_validator("cors_origins", mode="before")
-    @classmethod
-    def _split(cls, given: object) -> object:
-        if isinstance(given, str):
-            return tuple(origin.strip() for origin in given.split(",") if origin.strip())
-        return given

@@ -8,21 +8,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
 import boto3
 import botocore.session
 from botocore.config import Config
 from botocore.utils import parse_timestamp
-from pydantic import Field, field_validator
-from pydantic_settings import NoDecode
+from pydantic import Field
 
 from darkroom.contracts.topics import Topics
 from darkroom.inbox import Inbox
 from darkroom.ops.topics import Offsets
 from darkroom.runtime.mongo import Client, Db, check_replica_set, connect
 from darkroom.runtime.s3 import s3_client
-from darkroom.runtime.settings import KafkaSettings, MongoSettings, S3Settings
+from darkroom.runtime.settings import KafkaSettings, Listed, MongoSettings, S3Settings
 
 READERS = 8
 """Requests to S3 at one time."""
@@ -37,17 +36,8 @@ class OpsSettings(MongoSettings, KafkaSettings, S3Settings):
     )
     processor_group: str = Field(default="darkroom.processor", description="the processors' group and inbox consumer")
     inbox_keep_days: float = Field(default=90, gt=0, description="how long done events are remembered")
-    health_urls: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(), description="what `status` asks: addresses of /readyz, separated by commas"
-    )
+    health_urls: Listed = Field(default=(), description="what `status` asks: addresses of /readyz, separated by commas")
     operator: str = Field(default_factory=getpass.getuser, min_length=1, description="who is named in audit events")
-
-    @field_validator("health_urls", mode="before")
-    @classmethod
-    def _split(cls, given: object) -> object:
-        if isinstance(given, str):
-            return tuple(url.strip() for url in given.split(",") if url.strip())
-        return given
 
 
 class NoDeadLetterQueue(Exception):

@@ -4,12 +4,22 @@ A setting that is missing or wrong ends the program with one line a variable, be
 """
 
 import os
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 PREFIX = "DARKROOM_"
+
+
+def _split(given: object) -> object:
+    if isinstance(given, str):
+        return tuple(one.strip() for one in given.split(",") if one.strip())
+    return given
+
+
+Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+"""Several values in one variable, separated by commas."""
 
 
 class Group(BaseSettings):

@@ -7,10 +7,8 @@ endpoint that stands for AWS, without the function: the bridge runs as a contain
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated
 
-from pydantic import Field, field_validator
-from pydantic_settings import NoDecode
+from pydantic import Field
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 from pymongo.uri_parser import parse_uri
@@ -20,7 +18,7 @@ from darkroom.local.deployment import deploy
 from darkroom.runtime.kafka import ensure_topics
 from darkroom.runtime.mongo import Document
 from darkroom.runtime.s3 import aws_session
-from darkroom.runtime.settings import KafkaSettings, MongoSettings, load
+from darkroom.runtime.settings import KafkaSettings, Listed, MongoSettings, load
 from darkroom.setup.wait import Need, await_all
 
 _ALREADY_INITIALIZED = 23
@@ -31,18 +29,11 @@ class Settings(MongoSettings, KafkaSettings):
 
     stack_name: str = Field(default="darkroom", description="name of the CloudFormation stack, in lower case")
     queue_name: str = Field(default="", description="name of the uploads' queue; empty: CloudFormation makes one up")
-    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+    cors_origins: Listed = Field(
         default=("http://localhost:8080",), description="origins of the pages that upload, separated by commas"
     )
     partitions: int = Field(default=12, ge=1, description="partitions of each topic: the bound on processors")
     prepare_seconds: float = Field(default=120.0, gt=0, description="how long each server may take to answer")
-
-    @field_validator("cors_origins", mode="before")
-    @classmethod
-    def _split(cls, given: object) -> object:
-        if isinstance(given, str):
-            return tuple(origin.strip() for origin in given.split(",") if origin.strip())
-        return given
 
 
 def main() -> None:
