@@ -1,15 +1,36 @@
 """The ``darkroom`` command: one file a group of commands; this one puts them together."""
 
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NoReturn
 
 import typer
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from darkroom.cli import chaos, demo, dlq, reconcile, setup, status, sweep, token, up, verify, why
+from darkroom.cli import dlq, reconcile, setup, status, sweep, token, verify, why
 from darkroom.local.errors import LocalServerError
 from darkroom.runtime.start import StartRefused
+
+LOCAL = ("up", "demo", "chaos")
+"""Commands that run everything on this machine: an operator's machine need not have what they take."""
+
+
+def _local(name: str) -> Callable[..., Any]:
+    try:
+        command: Callable[..., Any] = getattr(import_module(f"darkroom.cli.{name}"), name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.startswith("darkroom"):
+            raise
+        reason = f"`darkroom {name}` needs {missing.name}, among others: pip install 'darkroom[local]'"
+
+        def command() -> None:
+            """Run everything on this machine; the packages for that are not installed here."""
+            raise StartRefused(reason)
+
+    return command
+
 
 app = typer.Typer(
     help="Darkroom: an upload becomes ready renditions, exactly once in effect.",
@@ -17,9 +38,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("up")(up.up)
-app.command("demo")(demo.demo)
-app.command("chaos")(chaos.chaos)
+for name in LOCAL:
+    app.command(name)(_local(name))
 app.command("setup")(setup.setup)
 app.command("token")(token.token)
 app.command("sweep")(sweep.sweep)
