@@ -1,14 +1,12 @@
 """The numbered invariants, checked over what a database and a topic hold after a run."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pymongo.database import Database
 
-from darkroom.assets import fold, to_document
-from darkroom.contracts.events import AssetFailed, AssetReady
-from darkroom.outbox import from_row
+from darkroom.ops.integrity import Kept, violations
 
 Db = Database[dict[str, Any]]
 
@@ -29,24 +27,17 @@ class Announced(NamedTuple):
 
 
 def stream_violations(db: Db) -> list[str]:
-    """I2 (streams are gapless), I3 (assets are their folds), I4 (an upload has at most one end)."""
+    """I2 (streams are gapless), I3 (assets are their folds), I4 (an upload has one end), as `verify` finds them."""
     streams: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in db.outbox_events.find().sort([("asset_id", 1), ("sequence", 1)]):
         streams[row["asset_id"]].append(row)
     assets = {document["_id"]: document for document in db.assets.find()}
-    found = [f"I3: asset {asset_id} has no stream" for asset_id in assets.keys() - streams.keys()]
-    found += [f"I3: the stream of {asset_id} has no asset" for asset_id in streams.keys() - assets.keys()]
-    ends: Counter[str | None] = Counter()
-    for asset_id, rows in streams.items():
-        sequences = [row["sequence"] for row in rows]
-        if sequences != list(range(1, len(rows) + 1)):
-            found.append(f"I2: asset {asset_id} has the sequences {sequences}")
-            continue
-        events = [from_row(row) for row in rows]
-        ends.update(event.causation_id for event in events if isinstance(event.data, AssetReady | AssetFailed))
-        if (folded := to_document(fold(events))) != assets.get(asset_id):
-            found.append(f"I3: asset {asset_id} is {assets.get(asset_id)}, its stream says {folded}")
-    return found + [f"I4: {times} ends of upload {upload}" for upload, times in ends.items() if times > 1]
+    return [
+        f"{found.invariant}: {found.what}"
+        for asset_id in assets.keys() | streams.keys()
+        for found in violations(Kept(asset_id, assets.get(asset_id), streams[asset_id]))
+        if found.invariant != "I10"  # of objects, and these runs have none
+    ]
 
 
 def offset_violations(db: Db, topic: Sequence[Announced], *, committed: int, consumer: str) -> list[str]:
