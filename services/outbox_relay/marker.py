@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 
 import pymongo
 import structlog
@@ -14,19 +15,27 @@ log = structlog.get_logger()
 BULK = 1000
 """Rows from which one update is sent without looking for more."""
 UPDATE_SECONDS = 10.0
+LANES = 2
+"""Updates under way at a time: MongoDB works on each in one thread, and they are what bounds a relay."""
 
 
-class Marker(threading.Thread):
-    """Marks what it is given, in order of arrival, and tries again until MongoDB takes it."""
+class Marker:
+    """Marks what it is given and tries again until MongoDB takes it.
 
-    def __init__(self, rows: Rows, *, pause: float = 0.5) -> None:
-        super().__init__(name="outbox-marker", daemon=True)
+    Roughly in order of arrival. The order does not matter: whatever is not marked is published again after a crash,
+    behind all that was published before.
+    """
+
+    def __init__(self, rows: Rows, *, pause: float = 0.5, lanes: int = LANES) -> None:
         # The next sweep reads a majority snapshot: a mark that is not in it would send its event again.
         self._rows = rows.with_options(write_concern=MAJORITY)
         self._pause = pause
         self._given: queue.Queue[list[str] | None] = queue.Queue()
         self._stop_asked = threading.Event()
         self._changed = threading.Condition()
+        self._lanes = [
+            threading.Thread(target=self._run, name=f"outbox-marker-{number}", daemon=True) for number in range(lanes)
+        ]
         self._waiting = 0
         self.marked = 0
 
@@ -47,8 +56,20 @@ class Marker(threading.Thread):
         with self._changed:
             return self._changed.wait_for(lambda: self._waiting < below, seconds)
 
-    def run(self) -> None:
-        """Mark until told to stop."""
+    def start(self) -> None:
+        """Mark from now on."""
+        for lane in self._lanes:
+            lane.start()
+
+    def stop(self) -> None:
+        """End the threads; rows not marked are published again by whoever reads them next."""
+        self._stop_asked.set()
+        self._given.put(None)
+        ends = time.monotonic() + 2 * self._pause + 1
+        for lane in self._lanes:
+            lane.join(max(0.0, ends - time.monotonic()))
+
+    def _run(self) -> None:
         while (row_ids := self._next()) is not None:
             try:
                 with pymongo.timeout(UPDATE_SECONDS):
@@ -70,21 +91,18 @@ class Marker(threading.Thread):
                     self.marked += len(row_ids)
                     self._changed.notify_all()
 
-    def stop(self) -> None:
-        """End the thread; rows not marked are published again by whoever reads them next."""
-        self._stop_asked.set()
-        self._given.put(None)
-        self.join(2 * self._pause + 1)
-
     def _next(self) -> list[str] | None:
         row_ids = self._given.get()
         while row_ids is not None and len(row_ids) < BULK:
             try:
                 more = self._given.get_nowait()
             except queue.Empty:
-                break
+                return row_ids
             if more is None:
                 self._given.put(None)
-                break
+                return row_ids
             row_ids = row_ids + more
+        if row_ids is None:
+            # For the other lanes, which end as well.
+            self._given.put(None)
         return row_ids
