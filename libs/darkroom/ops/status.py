@@ -164,9 +164,18 @@ def problems(snapshot: Snapshot, *, late: float) -> Iterator[Problem]:
         if depth:
             yield Problem(f"{depth} letters in {_LETTERS[Source(source)]}", f"darkroom dlq list --source {source}")
     for name, job in snapshot.jobs.items():
-        left = {**job.get("failed", {}), **{k: v for k, v in job.get("found", {}).items() if k in _ONLY_TOLD}}
-        for kind, count in left.items():
-            yield Problem(f"{name} left {count} of {kind} when it last ran", "darkroom reconcile --dry-run")
+        again = "darkroom sweep" if name == "sweep" else "darkroom reconcile --dry-run"
+        for kind, count in _left(job).items():
+            if count:
+                yield Problem(f"{name} left {count} of {kind} when it last ran", again)
+
+
+def _left(job: Mapping[str, Any]) -> dict[str, int]:
+    """What the job could not do, by kind."""
+    failed = job.get("failed", {})
+    # The reconciler counts by kind; the sweeper has one number.
+    by_kind = dict(failed) if isinstance(failed, Mapping) else {"its steps": int(failed)}
+    return by_kind | {kind: count for kind, count in job.get("found", {}).items() if kind in _ONLY_TOLD}
 
 
 _LETTERS = {

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from darkroom.life import Swept
 from darkroom.ops.status import Partition, Service, Snapshot, Waiting, problems
 
 GOOD: dict[str, Any] = {
@@ -13,7 +14,10 @@ GOOD: dict[str, Any] = {
     "partitions": [Partition(0, 10, 10)],
     "relays": {"r": 64},
     "letters": {"sqs": 0, "kafka": 0, "inbox": 0, "outbox": 0},
-    "jobs": {"reconcile.objects": {"running": False, "found": {"lost_rendition": 2}, "failed": {}}},
+    "jobs": {
+        "reconcile.objects": {"running": False, "found": {"lost_rendition": 2}, "failed": {}},
+        "sweep": {"running": False, **vars(Swept())},
+    },
 }
 
 
@@ -47,6 +51,7 @@ def test_an_installation_that_is_well_has_no_problem() -> None:
         ({"letters": {"outbox": 1}}, "1 letters in the outbox"),
         ({"jobs": {"reconcile.objects": {"found": {"original_gone": 2}}}}, "left 2 of original_gone"),
         ({"jobs": {"reconcile.objects": {"failed": {"lost_rendition": 1}}}}, "left 1 of lost_rendition"),
+        ({"jobs": {"sweep": vars(Swept(expired=5, failed=3))}}, "sweep left 3 of its steps"),
     ],
 )
 def test_what_is_wrong_is_told(changed: dict[str, Any], text: str) -> None:
