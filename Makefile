@@ -57,6 +57,9 @@ bench: $(READY) ## Measure everything beside its peers in one run: one table, an
 	@$(BIN)/python benchmarks/api.py --json build/api.json
 	@$(BIN)/python benchmarks/verify.py --json build/verify.json
 
+reference: $(READY) ## Write docs/configuration.md anew, from the settings of all programs
+	@PYTHONPATH=tests $(BIN)/python -m support.configuration
+
 lock: ## Pin every dependency again, with hashes and without addresses
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
 	sh requirements/lock.sh $(BIN)/uv $(ARGS)
@@ -64,4 +67,4 @@ lock: ## Pin every dependency again, with hashes and without addresses
 clean: ## Remove what the targets made in this folder
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .darkroom build dist
 
-.PHONY: help demo up chaos mutants test test-containers fuzz hostile check bench lock clean
+.PHONY: help demo up chaos mutants test test-containers fuzz hostile check bench reference lock clean
