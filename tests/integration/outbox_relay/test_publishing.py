@@ -72,3 +72,16 @@ def test_a_sweep_reads_only_what_is_unpublished(stage: Stage) -> None:
     assert int(str(first["keysExamined"])) <= 20 + 64
     assert first["docsExamined"] == 20
     assert not first.get("hasSortStage")
+
+
+def test_what_lost_its_mark_is_sent_again_in_order(stage: Stage) -> None:
+    """What docs/regions.md does for a new cluster: history comes again, under the same ids."""
+    expected = stage.append_assets(10, 5)
+    with stage.relay():
+        eventually(lambda: stage.unpublished() == 0)
+        stage.rows.update_many({"sequence": {"$gte": 2}}, {"$set": {"published": False}})
+        eventually(lambda: stage.unpublished() == 0)
+    sent: dict[str, list[int | None]] = {asset_id: [] for asset_id in expected}
+    for event in stage.read_topic().events:
+        sent[event.asset_id].append(event.sequence)
+    assert all(sequences == [1, 2, 3, 4, 5, 2, 3, 4, 5] for sequences in sent.values())
