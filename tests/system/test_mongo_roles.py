@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +144,47 @@ def test_a_picture_goes_all_the_way_and_is_put_away(stack: Stack, guarded: Guard
         ):
             done = run(stack, guarded, "operator", "darkroom.cli", *command)
             assert done.returncode == 0, (command, done.stdout, done.stderr)
+
+
+def test_a_notifier_tells_with_its_own_role(stack: Stack, guarded: Guarded, receiver: str) -> None:
+    settings = {
+        MONGO_VARIABLE: guarded.url("notifier"),
+        "DARKROOM_NOTIFIER_GROUP": "roles.notifier",
+        "DARKROOM_WEBHOOK_URL": receiver,
+        "DARKROOM_WEBHOOK_SECRET": "whsec_" + b64encode(b"s" * 32).decode(),
+    }
+    environment = os.environ | aws_environment() | stack.operations_environment() | settings
+    with (
+        closing(Uploader(stack.api_url, stack.token("somebody"))) as uploader,
+        guarded.client("admin", source="admin") as admin,
+        subprocess.Popen([sys.executable, "-m", "notifier"], env=environment) as process,
+    ):
+        try:
+            asset_id = uploader.send(filename="p.jpg", content_type="image/jpeg", data=dusk(600, 400)).asset_id
+            told = {"asset_id": asset_id, "state": "SENT"}
+            eventually(lambda: admin[DATABASE].notifications.count_documents(told) == 1, deadline=90)
+            done = {"consumer": "roles.notifier", "state": "COMPLETED"}
+            eventually(lambda: admin[DATABASE].consumer_inbox.count_documents(done) >= 1, deadline=30)
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def receiver() -> Iterator[str]:
+    """The address of one who takes every webhook."""
+
+    class Taking(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(204)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Taking) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
 
 
 @pytest.mark.parametrize("user", ROLES)
