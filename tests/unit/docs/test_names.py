@@ -7,6 +7,7 @@ code has, both ways.
 import importlib.util
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,11 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 CLI = dict(commands())
 GROUPS = {words.split()[0] for words in CLI}
-CALLS = [line for line in COMMANDS if re.match(r"(?:\. \S+ && )?darkroom [a-z]", line)]
+# A target of make that is a command hands its arguments on.
+CALLS = [re.sub(r'^make ([a-z]+) ARGS="(.*)"$', r"darkroom \1 \2", line) for line in COMMANDS]
+CALLS = [
+    line for line in CALLS if (found := re.match(r"(?:\. \S+ && )?darkroom ([a-z]+)", line)) and found[1] in GROUPS
+]
 
 
 @pytest.mark.parametrize("line", CALLS)
@@ -146,6 +151,12 @@ def test_every_make_target_is_one_and_is_told_of() -> None:
     told = {word for line in lines for word in shlex.split(line)[1:] if "=" not in word}
     assert told <= made
     assert made - told == set()
+
+
+def test_every_extra_that_is_to_be_installed_is_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    told = {name for given in re.findall(r"darkroom\[([a-z,-]+)\]", TEXT) for name in given.split(",")}
+    assert told <= project["optional-dependencies"].keys()
 
 
 def test_every_module_that_is_to_be_run_is_there() -> None:
@@ -182,7 +193,8 @@ def test_every_name_written_as_code_exists(page: Page) -> None:
     spans = {span for span in page.spans if re.fullmatch(r"[A-Za-z]\w*(?:_\w+|[a-z][A-Z]\w*)(?:\(\))?", span)}
     words = set(re.findall(r"\w+", CODE))
     named = {span.rstrip("()") for span in spans if not span.startswith("DARKROOM_")}
-    assert named - words - FOREIGN == set()
+    wrong = named - words - FOREIGN
+    assert wrong == set(), "misspelt or gone; or of another program, and then FOREIGN names it"
 
 
 def test_a_path_is_no_machines(tmp_path: Path) -> None:
