@@ -202,7 +202,7 @@ def running_api(mongo: str, database: str, log: Path) -> Iterator[tuple[str, int
         "DARKROOM_JWT_SECRET": SECRET,
         "DARKROOM_HTTP_PORT": "0",
         # Nothing of a limit is measured here, where one owner does everything.
-        "DARKROOM_MAX_UPLOADING": str(10**9),
+        "DARKROOM_UPLOADING_LIMIT": str(10**9),
         "DARKROOM_REGISTRATIONS_PER_MINUTE": str(10**9),
     }
     with log.open("wb") as stderr:
