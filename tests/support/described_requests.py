@@ -12,7 +12,7 @@ KEY = "Idempotency-Key"
 
 
 @schemathesis.hook
-def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwargs: dict[str, Any]) -> None:
+def before_call(context: schemathesis.HookContext, case: schemathesis.Case[Any], kwargs: dict[str, Any]) -> None:
     """A key that was never used: no document can say that each request needs its own."""
     plain, quoted = KEY_PATTERNS
     if not case.headers or not isinstance(key := case.headers.get(KEY), str):

@@ -100,6 +100,7 @@ def test_a_list_is_filtered_by_state_and_reference(get: Get, api_db: Db, owner: 
     assert names(get("/assets", by="somebody-else")) == []
     (one,) = get("/assets", status="READY").json()["assets"]
     assert (one["reference"], one["metadata"], one["renditions"][0]["name"]) == ("order-1", {"a": "b"}, "thumb")
+    assert one["labels"] == {"tone": "warm"}
     assert "url" not in json.dumps(one)
 
 
@@ -185,7 +186,7 @@ def test_only_what_is_ready_is_given_out(get: Get, api_db: Db, owner: str, datas
         refused = get(f"/assets/{asset.id}/download", **rendition)
         assert (refused.status_code, refused.json()["asset_status"]) == (409, status)
     shown = get(f"/assets/{asset.id}").json()
-    assert (shown["status"], shown["original"], shown["renditions"]) == (status, None, [])
+    assert (shown["status"], shown["original"], shown["renditions"], shown["labels"]) == (status, None, [], {})
 
 
 def test_the_history_is_the_stream(get: Get, api_db: Db, owner: str) -> None:
