@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.database import Database
 
@@ -18,7 +19,7 @@ from darkroom.local.mongod import MongoReplicaSet, start_mongod
 from darkroom.local.processes import Supervisor
 from darkroom.outbox import COLLECTION, to_row
 from darkroom.runtime.mongo import AsyncClient, connect_async
-from support.events import registered
+from support.events import NOW, registered
 from support.failpoints import FailPoints
 from support.live_stage import APP, Ear, Key, assert_once_and_in_order, become, commit, hub_on, live_through
 
@@ -223,8 +224,12 @@ def test_a_row_that_is_no_event_stops_nobody(mongo_url: str, mongo_db: Db) -> No
         async with hub_on(mongo_url, mongo_db.name) as hub:
             ear = Ear("owner-1")
             await ear.join(hub)
+            rows = client[mongo_db.name][COLLECTION]
             for row in ({}, {"owner_id": 7}, {"owner_id": "owner-1", "asset_id": 1, "sequence": "x"}):
-                await client[mongo_db.name][COLLECTION].insert_one(dict(row))
+                await rows.insert_one(dict(row))
+            # One whose data has no form in JSON, of somebody else.
+            strange = {"owner_id": "owner-2", "asset_id": "x", "sequence": 1, "data_version": 1, "type": "Strange"}
+            await rows.insert_one({**strange, "occurred_at": NOW, "data": {"at": NOW, "id": ObjectId()}})
             await live_through(client, mongo_db.name, "owner-1")
             await ear.until(3)
             await ear.leave()
