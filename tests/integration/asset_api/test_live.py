@@ -1,8 +1,10 @@
 """The hub on a real replica set: each event once, in order, whatever breaks and whenever listeners come back."""
 
 import asyncio
+import gc
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from asset_api.listener import Ending
+from asset_api.listener import Ending, Happened, Listener
 from asset_api.live import Hub, Refused
 from asset_api.position import Position
 from darkroom.local.mongod import MongoReplicaSet, start_mongod
@@ -58,6 +60,30 @@ def test_every_listener_hears_its_owners_events_once_over_one_change_stream(mong
             assert len(change_streams(mongo_db)) == 1
             for ear in ears:
                 await ear.leave()
+
+    run(scene, mongo_url)
+
+
+def test_what_is_kept_grows_neither_with_listeners_nor_with_events(mongo_url: str, mongo_db: Db) -> None:
+    def held() -> Counter[type]:
+        gc.collect()
+        return Counter(type(one) for one in gc.get_objects() if type(one) in (Listener, Happened))
+
+    async def scene(client: AsyncClient) -> None:
+        async with hub_on(mongo_url, mongo_db.name, remembered=20) as hub:
+            for _ in range(3):
+                ears = [Ear(f"owner-{n % 2}") for n in range(12)]
+                for ear in ears:
+                    await ear.join(hub)
+                await asyncio.gather(*(live_through(client, mongo_db.name, f"owner-{n % 2}") for n in range(10)))
+                for ear in ears:
+                    await ear.until(15)
+                    await ear.leave()
+                del ear, ears
+                await become(lambda: held() == {Happened: 20})  # the loop may hold what has just ended
+                assert not hub._listeners
+                assert not hub._behind
+                assert not hub._counts
 
     run(scene, mongo_url)
 
