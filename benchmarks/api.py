@@ -263,9 +263,10 @@ def run(mongo: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    lines = [
-        f"{'':8}{'API/s':>8}{'bare/s':>8}{'ratio':>7}{'API ms CPU':>12}{'bare':>7}{'p99 full':>10}{'p99 half':>10}{'bare':>8}"
-    ]
+    heads = (
+        f"{'API/s':>8}{'bare/s':>8}{'ratio':>7}{'API ms CPU':>12}{'bare':>7}{'p99 full':>10}{'p99 half':>10}{'bare':>8}"
+    )
+    lines = [f"{'':8}{heads}"]
     for kind in KINDS:
         api, bare = result["api"][kind], result["bare"][kind]
         lines.append(
