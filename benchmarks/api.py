@@ -3,9 +3,10 @@
     python benchmarks/api.py [--mongo URL] [--seconds S] [--concurrency N] [--json FILE]
 
 One API process on a real mongod, asked over HTTP by one client process. "bare" are the same MongoDB operations by the
-same driver, in a process of its own, at the same concurrency, in the same run. For each: requests a second, the serving
-process's CPU a request, and the p99 at full load and at half of it. Figures compare only within one run. URLs are
-signed, nothing is sent to S3: no AWS endpoint is needed.
+same driver, in the client's process, at the same concurrency, in turns of a second with the API, so that whatever else
+the machine does meets both. For each: requests a second, the CPU a request (of the API's process, or of the one that
+asks MongoDB itself), and the p99 at full load and at half of it. Figures compare only within one run. URLs are signed,
+nothing is sent to S3: no AWS endpoint is needed.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,14 +39,18 @@ SECRET = "a-benchmark-secret-of-more-than-32-bytes"  # noqa: S105 -- of this run
 WANTED = json.dumps({"filename": "a.jpg", "content_type": "image/jpeg", "size": 4}).encode()
 KINDS = ("new", "replay", "get")
 PRELOADED = 500
+TURN_SECONDS = 1.0
 
 Operation = Callable[[int], Awaitable[None]]
 
 
 async def load(
     operation: Operation, *, concurrency: int, seconds: float, rate: float | None = None
-) -> dict[str, float]:
-    """Run it over and over, as fast as it goes or ``rate`` times a second; latencies count from when it was due."""
+) -> tuple[list[float], float]:
+    """Run it over and over, as fast as it goes or ``rate`` times a second: the latencies, and how long it took in all.
+
+    Latencies count from when each was due.
+    """
     took: list[float] = []
     began = time.perf_counter()
     ends = began + seconds
@@ -62,12 +68,7 @@ async def load(
             took.append(time.perf_counter() - due)
 
     await asyncio.gather(*(worker(lane) for lane in range(concurrency)))
-    took.sort()
-    return {
-        "per_s": len(took) / (time.perf_counter() - began),
-        "p50_ms": statistics.median(took) * 1e3,
-        "p99_ms": took[int(len(took) * 0.99)] * 1e3,
-    }
+    return took, time.perf_counter() - began
 
 
 class Lanes:
@@ -154,39 +155,65 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure_all(
-    operations: dict[str, Operation], *, pid: int, concurrency: int, seconds: float
-) -> dict[str, dict[str, float]]:
-    """``pid``: whose CPU counts."""
-    result = {}
-    for kind in KINDS:
-        await load(operations[kind], concurrency=concurrency, seconds=seconds / 4)
-        used = cpu_seconds(pid)
-        full = await load(operations[kind], concurrency=concurrency, seconds=seconds)
-        cpu = cpu_seconds(pid) - used
-        half = await load(operations[kind], concurrency=concurrency, seconds=seconds, rate=full["per_s"] / 2)
-        result[kind] = {
-            **full,
-            "cpu_ms": cpu / (full["per_s"] * seconds) * 1e3,
-            "per_core_s": full["per_s"] * seconds / cpu,
-            "half_p99_ms": half["p99_ms"],
+@dataclass
+class Measured:
+    """One operation in turns with its rival. ``pid``: whose CPU counts."""
+
+    operation: Operation
+    pid: int
+    took: list[float] = field(default_factory=list)
+    took_at_half: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    cpu: float = 0.0
+
+    async def turn(self, concurrency: int) -> None:
+        used = cpu_seconds(self.pid)
+        took, seconds = await load(self.operation, concurrency=concurrency, seconds=TURN_SECONDS)
+        self.cpu += cpu_seconds(self.pid) - used
+        self.took += took
+        self.seconds += seconds
+
+    async def turn_at_half(self, concurrency: int) -> None:
+        rate = len(self.took) / self.seconds / 2
+        self.took_at_half += (await load(self.operation, concurrency=concurrency, seconds=TURN_SECONDS, rate=rate))[0]
+
+    def result(self) -> dict[str, float]:
+        return {
+            "per_s": len(self.took) / self.seconds,
+            "p50_ms": statistics.median(self.took) * 1e3,
+            "p99_ms": p99(self.took) * 1e3,
+            "cpu_ms": self.cpu / len(self.took) * 1e3,
+            "per_core_s": len(self.took) / self.cpu,
+            "half_p99_ms": p99(self.took_at_half) * 1e3,
         }
-    return result
 
 
-async def measure_api(url: str, pid: int, given: argparse.Namespace) -> dict[str, dict[str, float]]:
-    lanes = Lanes(url)
-    try:
-        operations = await api_operations(lanes)
-        return await measure_all(operations, pid=pid, concurrency=given.concurrency, seconds=given.seconds)
-    finally:
-        lanes.close()
+def p99(took: list[float]) -> float:
+    return sorted(took)[int(len(took) * 0.99)]
 
 
-async def measure_bare(mongo: str, database: str, given: argparse.Namespace) -> dict[str, dict[str, float]]:
+Results = dict[str, dict[str, dict[str, float]]]
+
+
+async def measure(url: str, pid: int, mongo: str, database: str, given: argparse.Namespace) -> Results:
+    results: Results = {"api": {}, "bare": {}}
     async with connect_async(mongo) as client:
-        operations = await bare_operations(client, database)
-        return await measure_all(operations, pid=os.getpid(), concurrency=given.concurrency, seconds=given.seconds)
+        with contextlib.closing(Lanes(url)) as lanes:
+            api = await api_operations(lanes)
+            bare = await bare_operations(client, database)
+            for kind in KINDS:
+                rivals = {"api": Measured(api[kind], pid), "bare": Measured(bare[kind], os.getpid())}
+                for one in rivals.values():
+                    await load(one.operation, concurrency=given.concurrency, seconds=TURN_SECONDS)
+                for _ in range(given.seconds):
+                    for one in rivals.values():
+                        await one.turn(given.concurrency)
+                for _ in range(given.seconds):
+                    for one in rivals.values():
+                        await one.turn_at_half(given.concurrency)
+                for name, one in rivals.items():
+                    results[name][kind] = one.result()
+    return results
 
 
 @contextlib.contextmanager
@@ -223,29 +250,29 @@ def run(mongo: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     database = f"bench_{uuid.uuid4().hex[:8]}"
     try:
         with running_api(mongo, database, folder / "api.log") as (url, pid):
-            api = asyncio.run(measure_api(url, pid, given))
-        bare = asyncio.run(measure_bare(mongo, database, given))
+            measured = asyncio.run(measure(url, pid, mongo, database, given))
     finally:
         with connect(mongo) as client:
             client.drop_database(database)
     return {
         "concurrency": given.concurrency,
         "cores": os.cpu_count(),
-        "api": api,
-        "bare": bare,
-        "ratio": {kind: api[kind]["per_s"] / bare[kind]["per_s"] for kind in KINDS},
+        **measured,
+        "ratio": {kind: measured["api"][kind]["per_s"] / measured["bare"][kind]["per_s"] for kind in KINDS},
     }
 
 
 def table(result: dict[str, Any]) -> str:
-    lines = [
-        f"{'':8}{'API/s':>8}{'bare/s':>8}{'ratio':>7}{'API ms CPU':>12}{'bare':>7}{'p99 full':>10}{'p99 half':>10}"
-    ]
+    heads = (
+        f"{'API/s':>8}{'bare/s':>8}{'ratio':>7}{'API ms CPU':>12}{'bare':>7}{'p99 full':>10}{'p99 half':>10}{'bare':>8}"
+    )
+    lines = [f"{'':8}{heads}"]
     for kind in KINDS:
         api, bare = result["api"][kind], result["bare"][kind]
         lines.append(
             f"{kind:8}{api['per_s']:8.0f}{bare['per_s']:8.0f}{result['ratio'][kind]:7.2f}{api['cpu_ms']:12.2f}"
             f"{bare['cpu_ms']:7.2f}{api['p99_ms']:10.1f}{api['half_p99_ms']:10.1f}"
+            f"{bare['half_p99_ms']:8.1f}"
         )
     return "\n".join(lines)
 
@@ -253,7 +280,7 @@ def table(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mongo")
-    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--seconds", type=int, default=8, help="for each of both, at full load and at half of it")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

@@ -4,7 +4,9 @@ The algorithm is the key's, never the token's to choose, and only one family of 
 (HS256) for development, or an issuer's public keys (``jwks``) for production. Nothing that a token names is followed.
 """
 
+import hashlib
 import math
+import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +22,7 @@ from darkroom.runtime.tokens import ALGORITHM
 
 MAX_TOKEN_CHARACTERS = 8192
 MAX_OWNER_CHARACTERS = 255
+MAX_KNOWN_TOKENS = 4096
 # PyJWT lets some odd claims (exp as 1e999, deeply nested JSON) out as plain Python errors.
 ODD = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 
@@ -80,14 +83,27 @@ class SecretKey:
         return self._key if algorithm == self._key.algorithm else None
 
 
+class _Known(NamedTuple):
+    """What a token said, by which key it was checked, and the id that it named it by."""
+
+    caller: Caller
+    key: Key
+    key_id: str | None
+
+
 class Tokens:
-    """Checks tokens: exp, sub, aud and iss must be there and right, signed by a key that is known."""
+    """Checks tokens: exp, sub, aud and iss must be there and right, signed by a key that is known.
+
+    A token that was good is not checked again while its time lasts and the very key that it was checked with is in use.
+    """
 
     def __init__(self, *, keys: Keys, audience: str, issuer: str, leeway_seconds: float) -> None:
         self._keys = keys
         self._audience = audience
         self._issuer = issuer
         self._leeway = leeway_seconds
+        # By digest: a token is a password as long as it lives.
+        self._known: dict[bytes, _Known] = {}
 
     async def caller(self, token: str) -> Caller:
         """Whom a token speaks for.
@@ -99,11 +115,25 @@ class Tokens:
         """
         if len(token) > MAX_TOKEN_CHARACTERS:
             raise InvalidToken("The token is too long.")
+        digest = hashlib.sha256(token.encode()).digest()
+        if (known := self._known.get(digest)) is not None:
+            key = await self._keys.find(algorithm=known.key.algorithm, key_id=known.key_id)
+            if key is known.key and time.time() < known.caller.expires_at:
+                return known.caller
+            self._known.pop(digest, None)
+        known = await self._check(token)
+        if len(self._known) >= MAX_KNOWN_TOKENS:
+            del self._known[next(iter(self._known))]
+        self._known[digest] = known
+        return known.caller
+
+    async def _check(self, token: str) -> _Known:
         try:
             header = jwt.get_unverified_header(token)
         except ODD:
             raise InvalidToken("The token is not valid.") from None
-        key = await self._keys.find(algorithm=str(header.get("alg")), key_id=header.get("kid"))
+        key_id = header.get("kid")
+        key = await self._keys.find(algorithm=str(header.get("alg")), key_id=key_id)
         if key is None:
             raise InvalidToken("The token is not signed by a key and an algorithm that are accepted here.")
         try:
@@ -121,7 +151,7 @@ class Tokens:
         except ODD:
             raise InvalidToken("The token is not valid.") from None
         expires_at = float(claims["exp"]) + self._leeway
-        return Caller(owner_id=_owner(claims), scopes=_scopes(claims), expires_at=expires_at)
+        return _Known(Caller(owner_id=_owner(claims), scopes=_scopes(claims), expires_at=expires_at), key, key_id)
 
 
 class Bearer(SecurityBase):

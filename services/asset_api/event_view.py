@@ -27,4 +27,5 @@ def event_fields(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def event_json(row: Mapping[str, Any]) -> bytes:
     """The same as one line of JSON."""
-    return json.dumps(event_fields(row), separators=(",", ":")).encode()
+    # What JSON has no form for is told as text: one odd row must not end everybody's stream.
+    return json.dumps(event_fields(row), separators=(",", ":"), default=str).encode()

@@ -5,8 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import structlog
 
@@ -25,29 +24,21 @@ class Ending(StrEnum):
     TOKEN_EXPIRED = "token_expired"  # noqa: S105 -- a reason, no secret
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Happened:
-    """One committed event, shared by all who hear it."""
+    """One committed event, shared by all who hear it. Thousands are remembered, so of the row nothing else is kept."""
 
     position: Position
-    row: Mapping[str, Any]
+    owner_id: str
+    asset_id: str
+    sequence: int
+    json: bytes
+    """What clients get."""
 
-    @property
-    def owner_id(self) -> str:
-        """Whose it is."""
-        owner: str = self.row["owner_id"]
-        return owner
-
-    @property
-    def sequence(self) -> int:
-        """Its place in its asset's stream."""
-        sequence: int = self.row["sequence"]
-        return sequence
-
-    @cached_property
-    def json(self) -> bytes:
-        """What clients get; made once, and only if somebody listens."""
-        return event_json(self.row)
+    @classmethod
+    def of(cls, row: Mapping[str, Any], position: Position) -> Self:
+        """The event that this row of the event store tells of."""
+        return cls(position, row["owner_id"], row["asset_id"], row["sequence"], event_json(row))
 
 
 @dataclass(frozen=True)
@@ -127,7 +118,7 @@ class Listener:
     def _wants(self, happened: Happened) -> bool:
         if happened.owner_id != self.owner_id:
             return False
-        if self.asset_id is not None and happened.row["asset_id"] != self.asset_id:
+        if self.asset_id is not None and happened.asset_id != self.asset_id:
             return False
         return self.after is None or happened.position > self.after
 

@@ -354,7 +354,7 @@ class Hub:
 
 def _happened(change: Mapping[str, Any], progress: Progress) -> Happened:
     row, time = change["fullDocument"], change["clusterTime"]
-    return Happened(progress.event((time.time, time.inc), row["owner_id"]), row)
+    return Happened.of(row, progress.event((time.time, time.inc), row["owner_id"]))
 
 
 def _after(listener: Listener) -> Position:

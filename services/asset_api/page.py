@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent / "pages"
 FILES = {
     "app.css": "text/css",
     "favicon.svg": "image/svg+xml",
-    **dict.fromkeys(("app.js", "api.js", "cards.js", "details.js", "uploads.js"), "text/javascript"),
+    **dict.fromkeys(("app.js", "api.js", "cards.js", "details.js", "thumbhash.js", "uploads.js"), "text/javascript"),
 }
 
 

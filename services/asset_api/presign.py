@@ -1,11 +1,12 @@
 """URLs that let a client talk to S3 by itself, for a short time and for exactly what was registered."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from asset_api.cloudfront import CloudFront
 from asset_api.errors import CannotSign
@@ -15,6 +16,7 @@ from darkroom.assets import Asset
 from darkroom.runtime.s3 import s3_client
 from darkroom.runtime.start import StartRefused
 
+_SIGNED_HEADERS = re.compile(r"[?&]X-Amz-SignedHeaders=([^&]*)")
 WRITE_ONCE = "*"
 """``If-None-Match: *``: S3 refuses the PUT when the object exists."""
 
@@ -162,4 +164,5 @@ class Presigner:
 
 def signed_headers(url: str) -> set[str]:
     """The names of the headers that a presigned URL's signature covers, in lower case."""
-    return set(parse_qs(urlsplit(url).query).get("X-Amz-SignedHeaders", [""])[0].split(";"))
+    found = _SIGNED_HEADERS.search(url)
+    return set(unquote(found[1]).split(";")) if found else set()

@@ -14,6 +14,7 @@ from pymongo.errors import ConnectionFailure, ExecutionTimeout, PyMongoError, WT
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from asset_api.errors import CannotSign
 
@@ -120,7 +121,10 @@ def install(app: FastAPI) -> None:
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 -- registered for this type alone
-        return to_response(_of_http(error), request_id=_request_id(request))
+        problem = _of_http(error)
+        if error.status_code == 405 and (methods := _methods(request.app, request.url.path)):
+            problem.headers["Allow"] = ", ".join(methods)
+        return to_response(problem, request_id=_request_id(request))
 
     async def on_validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101 -- registered for this type alone
@@ -164,13 +168,21 @@ def out_of_reach(error: PyMongoError) -> bool:
 def _of_http(error: HTTPException) -> Problem:
     by_status = {
         404: (Problems.NOT_FOUND, "There is nothing at this address."),
-        405: (Problems.METHOD_NOT_ALLOWED, "Another method is meant; the Allow header names it."),
+        405: (Problems.METHOD_NOT_ALLOWED, "Another method is meant; the Allow header names those there are."),
         413: (Problems.BODY_TOO_LARGE, "The body is too large."),
         415: (Problems.UNSUPPORTED_MEDIA_TYPE, "Send the body as application/json."),
     }
     fallback = (Problems.BAD_REQUEST, "The request cannot be understood.")
     kind, detail = by_status.get(error.status_code, fallback)
     return Problem(kind, detail, headers=error.headers)
+
+
+def _methods(app: FastAPI, path: str) -> list[str]:
+    """The methods of every described route at this path; the framework tells those of the first one alone."""
+    templates = app.openapi()["paths"].items()
+    return sorted(
+        {method.upper() for template, item in templates if compile_path(template)[0].match(path) for method in item}
+    )
 
 
 def _request_id(request: Request) -> str | None:

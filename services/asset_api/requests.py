@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -25,9 +25,10 @@ EXTENSIONS = {
 """Accepted content types, and the extension of the object that each is stored as. Whether a picture can be decoded is
 for the processor to say; SVG is a document with scripts and no picture, so it is not taken at all."""
 
-_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+KEY_PATTERNS = (r"^[!#-~][!-~]{0,254}$", r'^"(?:[!#-\[\]-~]|\\["\\]){1,255}"$')
+"""An Idempotency-Key as it is, and as a string of RFC 8941, in which a backslash is before each quote and backslash."""
+_PLAIN, _QUOTED = (re.compile(pattern) for pattern in KEY_PATTERNS)
 _ESCAPED = re.compile(r'\\(["\\])')
-_QUOTED = re.compile(r'"(?:[^"\\]|\\["\\])*"')
 _SHA256_BYTES = 32
 _REFUSED_CATEGORIES = {"Cc": "a control character", "Zl": "a line separator", "Zp": "a paragraph separator"}
 # They turn the order in which a name is shown, so that it seems to end otherwise than it does.
@@ -36,7 +37,25 @@ MAX_NAME_CHARACTERS = 255
 MAX_REFERENCE_CHARACTERS = 128
 MAX_METADATA_ENTRIES = 16
 MAX_METADATA_CHARACTERS = 256
-_METADATA_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+METADATA_NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]{0,39}$"
+_METADATA_NAME = re.compile(METADATA_NAME_PATTERN)
+
+# The rules below once more, as the description tells them; that both say the same is what schemathesis looks for.
+_UNSEEN = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+_ANY, _SEEN = rf"[^{_UNSEEN}/\\]", rf"[^{_UNSEEN}/\\\s.]"
+FILENAME_SCHEMA: dict[str, Any] = {"maxLength": MAX_NAME_CHARACTERS, "pattern": f"^{_ANY}*{_SEEN}{_ANY}*$"}
+REFERENCE_SCHEMA: dict[str, Any] = {
+    "minLength": 1,
+    "maxLength": MAX_REFERENCE_CHARACTERS,
+    "pattern": rf"^[^{_UNSEEN}\s]([^{_UNSEEN}]*[^{_UNSEEN}\s])?$",
+}
+# Of the last digit two bits are left over, and are none.
+CHECKSUM_SCHEMA: dict[str, Any] = {"pattern": "^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$"}
+METADATA_SCHEMA: dict[str, Any] = {
+    "maxProperties": MAX_METADATA_ENTRIES,
+    "propertyNames": {"pattern": METADATA_NAME_PATTERN},
+    "additionalProperties": {"type": "string", "maxLength": MAX_METADATA_CHARACTERS, "pattern": r"^[^\x00]*$"},
+}
 
 
 class UploadRequest(BaseModel):
@@ -44,18 +63,32 @@ class UploadRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    filename: Annotated[str, Field(description="the file's name, without a path", examples=["holiday.jpg"])]
-    content_type: Annotated[str, Field(description="one of " + ", ".join(EXTENSIONS), examples=["image/jpeg"])]
+    filename: Annotated[
+        str,
+        Field(
+            description="the file's name, without a path", examples=["holiday.jpg"], json_schema_extra=FILENAME_SCHEMA
+        ),
+    ]
+    content_type: Annotated[
+        str,
+        Field(
+            description="what the bytes are; in upper case as well",
+            examples=["image/jpeg"],
+            json_schema_extra={"enum": list(EXTENSIONS)},
+        ),
+    ]
     size: Annotated[int, Field(description="exact number of bytes that will be uploaded", ge=1, examples=[48213])]
     checksum_sha256: Annotated[
-        str | None, Field(description="SHA-256 of the bytes in base64; checked by S3 when given")
+        Annotated[str, Field(json_schema_extra=CHECKSUM_SCHEMA)] | None,
+        Field(description="SHA-256 of the bytes in base64; checked by S3 when given"),
     ] = None
     reference: Annotated[
-        str | None,
+        Annotated[str, Field(json_schema_extra=REFERENCE_SCHEMA)] | None,
         Field(description="your own id of what this belongs to; assets can be listed by it", examples=["order-4711"]),
     ] = None
     metadata: Annotated[
-        dict[str, str] | None, Field(description="a few short strings of your own, given back as they are")
+        Annotated[dict[str, str], Field(json_schema_extra=METADATA_SCHEMA)] | None,
+        Field(description="a few short strings of your own, given back as they are"),
     ] = None
 
     @field_validator("filename")
@@ -64,7 +97,7 @@ class UploadRequest(BaseModel):
         name = _text(given, longest=MAX_NAME_CHARACTERS)
         if "/" in name or "\\" in name:
             raise ValueError("must be a name without a path; leave out / and \\")
-        if name in {".", ".."} or not name.strip():
+        if all(character.isspace() or character == "." for character in name):
             raise ValueError("must be a file's name, not blanks or dots alone")
         return name
 
@@ -96,6 +129,12 @@ class UploadRequest(BaseModel):
         if media_type not in EXTENSIONS:
             raise ValueError("must be one of " + ", ".join(EXTENSIONS))
         return media_type
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _whole(cls, given: object) -> object:
+        # To JSON 4.0 is the integer 4, and some clients write it so.
+        return int(given) if isinstance(given, float) and given.is_integer() else given
 
     @field_validator("size")
     @classmethod
@@ -188,12 +227,14 @@ def parse_idempotency_key(fields: list[str]) -> str:
     if len(fields) > 1:
         raise Problem(Problems.INVALID_KEY, "There are several Idempotency-Key headers; send one.")
     key = fields[0].strip(" \t")
-    if key.startswith('"'):
-        if not _QUOTED.fullmatch(key):
-            raise Problem(Problems.INVALID_KEY, "The Idempotency-Key begins with a quotation mark but is not quoted.")
-        key = _ESCAPED.sub(r"\1", key[1:-1])
-    if not _KEY.fullmatch(key):
-        raise Problem(Problems.INVALID_KEY, "The Idempotency-Key must be 1 to 255 visible ASCII characters.")
+    if _QUOTED.fullmatch(key):
+        return _ESCAPED.sub(r"\1", key[1:-1])
+    if not _PLAIN.fullmatch(key):
+        raise Problem(
+            Problems.INVALID_KEY,
+            "The Idempotency-Key must be 1 to 255 visible ASCII characters; if it begins with a quotation mark, "
+            "it must be quoted.",
+        )
     return key
 
 

@@ -18,25 +18,29 @@ from asset_api.presign import Presigner, utc_now
 from asset_api.problems import Problem, Problems, unavailable
 from asset_api.quota import QuotaExceeded, TooManyRegistrations
 from asset_api.registration import KeyReused, register
-from asset_api.requests import MAX_BODY_BYTES, UploadRequest, parse_idempotency_key, parse_upload
+from asset_api.requests import KEY_PATTERNS, MAX_BODY_BYTES, UploadRequest, parse_idempotency_key, parse_upload
 from asset_api.store import AssetStore
 from asset_api.views import RegisteredView, registered_view
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-REGISTER_OPENAPI: dict[str, Any] = {
-    "parameters": [
-        {
-            "in": "header",
-            "name": "Idempotency-Key",
-            "required": True,
-            "description": "A new random value for each upload, the same value for each retry of it.",
-            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
-        }
-    ],
-    "requestBody": {"required": True, "content": {"application/json": {"schema": UploadRequest.model_json_schema()}}},
-}
+def register_openapi(*, max_upload_bytes: int) -> dict[str, Any]:
+    """What FastAPI cannot tell of ``POST /assets``, which reads header and body by itself."""
+    body = UploadRequest.model_json_schema()
+    body["properties"]["size"]["maximum"] = max_upload_bytes
+    return {
+        "parameters": [
+            {
+                "in": "header",
+                "name": "Idempotency-Key",
+                "required": True,
+                "description": "A new random value for each upload, the same value for each retry of it.",
+                "schema": {"anyOf": [{"type": "string", "pattern": pattern} for pattern in KEY_PATTERNS]},
+            }
+        ],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+    }
 
 
 def assets_router(
@@ -62,7 +66,7 @@ def assets_router(
             200: {"model": RegisteredView, "description": "The asset of an earlier equal request with this key"},
             **problems(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
         },
-        openapi_extra=REGISTER_OPENAPI,
+        openapi_extra=register_openapi(max_upload_bytes=max_upload_bytes),
         summary="Register an upload and get the URL to send it to",
     )
     async def register_asset(request: Request, caller: Annotated[Caller, Depends(writer)]) -> Response:

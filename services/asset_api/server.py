@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import structlog
 import uvicorn
+from uvicorn.loops.auto import auto_loop_factory
 
 from asset_api.app import create_app
 from asset_api.settings import Settings
@@ -57,7 +58,9 @@ def main() -> None:
     """
     settings = load(Settings)
     logging.configure(service="asset-api", level=settings.log_level)
-    asyncio.run(serve(settings))
+    # uvicorn's own choice, which is uvloop wherever that can be installed.
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        runner.run(serve(settings))
 
 
 async def serve(settings: Settings) -> None:

@@ -11,6 +11,11 @@ from darkroom.assets import Asset, Status
 from darkroom.contracts.envelope import timestamp
 from darkroom.contracts.events import Original
 
+LABELS = Field(
+    description="what is known of a READY picture; `thumbhash` is a blurred stand-in for it, base64 of a ThumbHash",
+    examples=[{"thumbhash": "1QcSHQRnh493V4dIh4eXh1h4kJUI", "orientation": "landscape", "kind": "photo"}],
+)
+
 
 class FailureView(BaseModel):
     """Why an asset FAILED."""
@@ -55,6 +60,7 @@ class AssetView(BaseModel):
     failure: FailureView | None
     original: OriginalView | None
     renditions: list[RenditionView]
+    labels: dict[str, str] = LABELS
     created_at: str = Field(json_schema_extra={"format": "date-time"})
     updated_at: str = Field(json_schema_extra={"format": "date-time"})
 
@@ -97,6 +103,7 @@ class AssetSummary(BaseModel):
     metadata: dict[str, str]
     failure: FailureView | None
     renditions: list[RenditionSummary]
+    labels: dict[str, str] = LABELS
     created_at: str = Field(json_schema_extra={"format": "date-time"})
     updated_at: str = Field(json_schema_extra={"format": "date-time"})
 
@@ -200,6 +207,8 @@ def _facts(asset: Asset) -> dict[str, object]:
         "reference": asset.reference,
         "metadata": asset.metadata or {},
         "failure": None if failure is None else FailureView(code=failure.code, message=failure.message),
+        # Like its pictures: they tell of what it shows.
+        "labels": asset.labels if asset.status is Status.READY else {},
         "created_at": timestamp(asset.created_at),
         "updated_at": timestamp(asset.updated_at),
     }

@@ -112,7 +112,7 @@ class Ear:
 
 
 def key(happened: Happened) -> Key:
-    return happened.row["asset_id"], happened.sequence
+    return happened.asset_id, happened.sequence
 
 
 def assert_once_and_in_order(heard: list[Key], expected: set[Key]) -> None:

@@ -1,14 +1,18 @@
 """The page in a real browser, on a whole stack: what a person with a mouse, a keyboard or a bad network does."""
 
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect, sync_playwright
 
 from darkroom.cli.photo import dusk
+from processor.imaging.thumbhash import thumbhash
 from support import pictures
 from support.browser import chromium, npm_packages
 from system.conftest import World
@@ -87,6 +91,61 @@ def test_three_pictures_become_ready_without_a_reload(page: Page, world: World, 
     expect(page.locator('[data-tab="ready"] b')).to_have_text("3")
     expect(page.locator("#announce")).to_contain_text("Ready")
     assert page.evaluate("Object.entries(localStorage).flatMap(([, value]) => JSON.parse(value))") == []
+
+
+def test_until_the_thumbnail_is_there_a_blur_of_it_stands_in(
+    page: Page, context: BrowserContext, photos: list[Path]
+) -> None:
+    page.set_input_files("#files", photos[0])
+    expect_state(page, photos[0].name, "READY")
+    held: list[Route] = []
+    context.route(is_thumbnail, lambda route: held.append(route))  # a function: Playwright takes no built-in
+    page.reload()
+    blur = card(page, photos[0].name).locator("canvas")
+    expect(blur).to_be_visible()
+    width, height = blur.evaluate("one => [one.width, one.height]")
+    assert max(width, height) == 32
+    middle = blur.evaluate("one => [...one.getContext('2d').getImageData(16, 2, 1, 1).data]")
+    while not held:  # ends: with the test's own time
+        page.wait_for_timeout(20)
+    for route in held:
+        route.continue_()
+    context.unroute(is_thumbnail)
+    image = card(page, photos[0].name).locator("img")
+    image.evaluate("one => one.decode()")
+    expect(blur).to_have_count(0)
+    thumbnail = Image.open(io.BytesIO(httpx.get(image.get_attribute("src") or "").content)).convert("RGBA")
+    sharp = thumbnail.resize((width, height), Image.Resampling.BOX).getpixel((16, 2))
+    assert isinstance(sharp, tuple)
+    assert max(abs(one - other) for one, other in zip(middle, sharp, strict=True)) < 40
+
+
+@pytest.mark.parametrize("clear", [False, True])
+@pytest.mark.parametrize("size", [(90, 60), (40, 90), (64, 64), (300, 9)])
+def test_the_blur_is_what_the_formats_own_decoder_makes(page: Page, size: tuple[int, int], clear: bool) -> None:
+    picture = Image.effect_mandelbrot(size, (-2, -1.2, 1, 1.2), 40)
+    bands = [picture, picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT), Image.linear_gradient("L").resize(size)]
+    colored = Image.merge("RGBA", [*bands, bands[2] if clear else Image.new("L", size, 255)])
+    digest = list(thumbhash(colored))
+    reference = (npm_packages("thumbhash@0.1.1") / "thumbhash" / "thumbhash.js").read_text().replace("export ", "")
+    theirs = page.evaluate(
+        f"{reference}; (() => {{ const {{w, h, rgba}} = thumbHashToRGBA({digest}); return [w, h, ...rgba] }})()"
+    )
+    ours = page.evaluate(
+        """async ([digest, width, height]) => {
+            const { decode } = await import("/pages/thumbhash.js");
+            return [...decode(btoa(String.fromCharCode(...digest)), width, height).data]
+        }""",
+        [digest, *theirs[:2]],
+    )
+    assert len(ours) == len(theirs) - 2
+    # Theirs cut off what ours round.
+    assert max(abs(one - other) for one, other in zip(ours, theirs[2:], strict=True)) <= 1
+
+
+def test_what_is_no_thumbhash_is_no_picture(page: Page) -> None:
+    for text in ("", "AAAA", "%%", "é"):
+        assert page.evaluate("async text => (await import('/pages/thumbhash.js')).decode(text, 8, 8)", text) is None
 
 
 def test_the_timeline_tells_what_happened(page: Page, photos: list[Path]) -> None:
@@ -183,8 +242,10 @@ def test_a_file_that_is_no_picture_fails_with_its_reason(page: Page, tmp_path: P
 
 
 def test_everything_can_be_done_by_keyboard(page: Page, photos: list[Path]) -> None:
-    page.get_by_role("button", name="Choose pictures").focus()
     with page.expect_file_chooser() as chooser:
+        # In here: while it is focused the browser takes note that the chooser is wanted. A key right after the `with`
+        # can be faster than that, and the chooser opens for nobody.
+        page.get_by_role("button", name="Choose pictures").focus()
         page.keyboard.press("Enter")
     chooser.value.set_files(photos[0])
     expect_state(page, photos[0].name, "READY")
@@ -253,6 +314,11 @@ def audit(page: Page, source: str) -> list[str]:
         if one["impact"] in ("serious", "critical")
         for node in one["nodes"]
     ]
+
+
+def is_thumbnail(url: str) -> bool:
+    """Whether this is a presigned GET of a thumbnail."""
+    return "/thumb." in url and "X-Amz-Signature" in url
 
 
 def is_upload(url: str) -> bool:

@@ -1,5 +1,8 @@
 // How a picture looks in the list: one card for what this browser uploads and what the server knows of it.
 
+import { decode } from "./thumbhash.js";
+
+const BLUR_SIDE = 32;
 const SIZES = ["B", "kB", "MB", "GB"];
 export const find = (id) => document.getElementById(id);
 
@@ -110,34 +113,51 @@ function set(element, text) {
 }
 
 function drawFrame(frame, entry, name, title) {
-  const thumb = entry.asset?.renditions.find((rendition) => rendition.name === "thumb" && rendition.url);
-  frame.classList.toggle("developing", !thumb && tabOf(entry) === "running" && Boolean(entry.item?.file));
+  const thumb = entry.asset?.renditions.find((rendition) => rendition.name === "thumb");
+  const ready = thumb?.url;
+  frame.classList.toggle("developing", !ready && tabOf(entry) === "running" && Boolean(entry.item?.file));
   // A URL lives for minutes, the picture for as long as it is shown: it is not loaded anew when its URL is.
-  const wanted = thumb ? `thumb:${entry.asset.asset_id}` : entry.item?.file ? `file:${entry.item.key}` : `none:${name}`;
+  const wanted = ready ? `thumb:${entry.asset.asset_id}` : entry.item?.file ? `file:${entry.item.key}` : `none:${name}`;
   if (frame.dataset.shown === wanted) return;
   frame.dataset.shown = wanted;
+  const blur = thumb && placeholder(entry.asset.labels.thumbhash, thumb);
   if (wanted.startsWith("none:")) {
-    const blank = document.createElement("span");
-    blank.className = "blank";
-    blank.textContent = name === "TRASHED" ? "In the trash" : "No picture yet";
-    frame.replaceChildren(blank);
+    frame.replaceChildren(blur ?? blank(name === "TRASHED" ? "In the trash" : "No picture yet"));
     return;
   }
   const image = new Image();
-  image.alt = thumb ? title : "";
+  image.alt = ready ? title : "";
   image.decoding = "async";
-  if (thumb) { image.width = thumb.width; image.height = thumb.height; }
-  image.onerror = () => {
-    const blank = document.createElement("span");
-    blank.className = "blank";
-    blank.textContent = "No preview";
-    frame.replaceChildren(blank);
+  if (ready) { image.width = thumb.width; image.height = thumb.height; }
+  image.onerror = () => frame.replaceChildren(blank("No preview"));
+  image.onload = () => {
+    blur?.remove();
+    if (!ready || !entry.local) return;
+    URL.revokeObjectURL(entry.local);
+    delete entry.local;
   };
-  image.src = thumb ? thumb.url : (entry.local ??= URL.createObjectURL(entry.item.file));
-  if (thumb && entry.local) {
-    image.onload = () => { URL.revokeObjectURL(entry.local); delete entry.local; };
-  }
-  frame.replaceChildren(image);
+  image.src = ready ? thumb.url : (entry.local ??= URL.createObjectURL(entry.item.file));
+  frame.replaceChildren(...(blur ? [blur] : []), image);
+}
+
+// What the thumbnail looks like from afar, of its shape and in its place.
+function placeholder(hash, { width, height }) {
+  const scale = BLUR_SIDE / Math.max(width, height);
+  const pixels = hash && decode(hash, Math.max(1, Math.round(width * scale)), Math.max(1, Math.round(height * scale)));
+  if (!pixels) return null;
+  const canvas = document.createElement("canvas");
+  canvas.setAttribute("aria-hidden", "true"); // the name of the picture is said beside it
+  canvas.width = pixels.width;
+  canvas.height = pixels.height;
+  canvas.getContext("2d").putImageData(pixels, 0, 0);
+  return canvas;
+}
+
+function blank(text) {
+  const said = document.createElement("span");
+  said.className = "blank";
+  said.textContent = text;
+  return said;
 }
 
 function drawActions(place, wanted, title, act) {

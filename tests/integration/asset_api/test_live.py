@@ -1,24 +1,27 @@
 """The hub on a real replica set: each event once, in order, whatever breaks and whenever listeners come back."""
 
 import asyncio
+import gc
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from asset_api.listener import Ending
+from asset_api.listener import Ending, Happened, Listener
 from asset_api.live import Hub, Refused
 from asset_api.position import Position
 from darkroom.local.mongod import MongoReplicaSet, start_mongod
 from darkroom.local.processes import Supervisor
 from darkroom.outbox import COLLECTION, to_row
 from darkroom.runtime.mongo import AsyncClient, connect_async
-from support.events import registered
+from support.events import NOW, registered
 from support.failpoints import FailPoints
 from support.live_stage import APP, Ear, Key, assert_once_and_in_order, become, commit, hub_on, live_through
 
@@ -57,6 +60,30 @@ def test_every_listener_hears_its_owners_events_once_over_one_change_stream(mong
             assert len(change_streams(mongo_db)) == 1
             for ear in ears:
                 await ear.leave()
+
+    run(scene, mongo_url)
+
+
+def test_what_is_kept_grows_neither_with_listeners_nor_with_events(mongo_url: str, mongo_db: Db) -> None:
+    def held() -> Counter[type]:
+        gc.collect()
+        return Counter(type(one) for one in gc.get_objects() if type(one) in (Listener, Happened))
+
+    async def scene(client: AsyncClient) -> None:
+        async with hub_on(mongo_url, mongo_db.name, remembered=20) as hub:
+            for _ in range(3):
+                ears = [Ear(f"owner-{n % 2}") for n in range(12)]
+                for ear in ears:
+                    await ear.join(hub)
+                await asyncio.gather(*(live_through(client, mongo_db.name, f"owner-{n % 2}") for n in range(10)))
+                for ear in ears:
+                    await ear.until(15)
+                    await ear.leave()
+                del ear, ears
+                await become(lambda: held() == {Happened: 20})  # the loop may hold what has just ended
+                assert not hub._listeners
+                assert not hub._behind
+                assert not hub._counts
 
     run(scene, mongo_url)
 
@@ -223,8 +250,12 @@ def test_a_row_that_is_no_event_stops_nobody(mongo_url: str, mongo_db: Db) -> No
         async with hub_on(mongo_url, mongo_db.name) as hub:
             ear = Ear("owner-1")
             await ear.join(hub)
+            rows = client[mongo_db.name][COLLECTION]
             for row in ({}, {"owner_id": 7}, {"owner_id": "owner-1", "asset_id": 1, "sequence": "x"}):
-                await client[mongo_db.name][COLLECTION].insert_one(dict(row))
+                await rows.insert_one(dict(row))
+            # One whose data has no form in JSON, of somebody else.
+            strange = {"owner_id": "owner-2", "asset_id": "x", "sequence": 1, "data_version": 1, "type": "Strange"}
+            await rows.insert_one({**strange, "occurred_at": NOW, "data": {"at": NOW, "id": ObjectId()}})
             await live_through(client, mongo_db.name, "owner-1")
             await ear.until(3)
             await ear.leave()

@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,39 @@ def test_a_key_is_bound_to_owner_case_and_request(api: Api) -> None:
         assert "idempotency-replayed" not in other.headers
     reused = api.register(key=key, size=5)
     assert (reused.status_code, reused.json()["type"]) == (422, "urn:darkroom:problem:idempotency-key-reused")
+
+
+def test_another_route_does_not_know_the_key(api: Api) -> None:
+    key = uuid.uuid4().hex
+    first = api.register(key=key).json()["asset_id"]
+    answer = api.http.post(f"/assets/{first}/restore", headers=api.headers(key=key))
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:darkroom:problem:wrong-state")
+    assert api.register(key=key).json()["asset_id"] == first
+
+
+def test_a_key_is_good_after_a_failure_and_a_url_ends_with_its_credentials(
+    start_api: Callable[..., Api], tmp_path: Path
+) -> None:
+    """Credentials of a role with a minute left, asked for anew at each use, while their source fails and comes back."""
+    failing = tmp_path / "failing"
+    source = tmp_path / "source.sh"
+    credentials = '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "SessionToken": "c", "Expiration": "%s"}'
+    source.write_text(
+        f"[ -e {failing} ] && exit 1\nprintf '{credentials}' $(date -u -d '+60 seconds' +%Y-%m-%dT%H:%M:%SZ)\n"
+    )
+    config = tmp_path / "config"
+    config.write_text(f"[default]\ncredential_process = /bin/sh {source}\n")
+    api = start_api(AWS_CONFIG_FILE=str(config), AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None)
+    key = uuid.uuid4().hex
+    failing.touch()
+    failed = api.register(key=key)
+    assert (failed.status_code, failed.json()["type"]) == (503, "urn:darkroom:problem:unavailable")
+    assert failed.headers["retry-after"]
+    failing.unlink()
+    again = api.register(key=key)
+    assert (again.status_code, again.headers["idempotency-replayed"]) == (200, "true")
+    ends = datetime.fromisoformat(again.json()["upload"]["expires_at"])
+    assert 0 < (ends - datetime.now(UTC)).total_seconds() <= 60, "not the 15 minutes of other URLs"
 
 
 def test_indexes_are_there_before_traffic(api: Api, api_db: Db) -> None:

@@ -110,6 +110,7 @@ def test_reading_follows_the_assets_state(api: Api, api_db: Database[dict[str, A
         "format": "jpeg",
         "size": 4,
     }
+    assert got["labels"] == {"tone": "warm"}
     (thumb,) = got["renditions"]
     assert (thumb["name"], thumb["width"], thumb["height"], thumb["content_type"]) == ("thumb", 40, 30, "image/jpeg")
     assert api.register(key=key, size=len(BYTES)).json()["upload"] is None

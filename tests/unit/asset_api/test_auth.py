@@ -9,10 +9,12 @@ from typing import Any
 import jwt
 import pytest
 
+from asset_api import auth
 from asset_api.auth import Caller, InvalidToken, Scope, SecretKey, Tokens
 from asset_api.settings import Settings
 from darkroom.runtime.settings import load
 from darkroom.runtime.tokens import mint
+from support.eventually import eventually
 
 SECRET = "unit-test-secret-of-more-than-32-bytes"
 
@@ -44,6 +46,30 @@ def test_a_minted_token_is_accepted() -> None:
     assert caller(signed(claims(aud=["another", "darkroom"]))).owner_id == "owner-1"
     # Clocks may differ by the leeway.
     assert caller(mint(SECRET, owner="owner-1", seconds=-5)) == Caller("owner-1", both)
+
+
+def test_a_token_that_was_good_ends_in_time_all_the_same() -> None:
+    tokens = Tokens(keys=SecretKey(SECRET), audience="darkroom", issuer="darkroom", leeway_seconds=0)
+    token = signed(claims(exp=time.time() + 1))
+    first = asyncio.run(tokens.caller(token))
+    assert asyncio.run(tokens.caller(token)) is first, "checked once"
+
+    def refused() -> bool:
+        try:
+            asyncio.run(tokens.caller(token))
+        except InvalidToken as error:
+            return "expired" in str(error)
+        return False
+
+    eventually(refused, deadline=5, what="the token's end")
+
+
+def test_tokens_that_are_known_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "MAX_KNOWN_TOKENS", 3)
+    tokens = Tokens(keys=SecretKey(SECRET), audience="darkroom", issuer="darkroom", leeway_seconds=0)
+    for number in range(10):
+        assert asyncio.run(tokens.caller(mint(SECRET, owner=f"owner-{number}"))).owner_id == f"owner-{number}"
+    assert len(tokens._known) == 3
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_messages_are_what_the_standard_says() -> None:
 
 
 def happened(seconds: int, *, owner_id: str = "a", asset_id: str = "x", sequence: int = 1) -> Happened:
-    return Happened(Position((seconds, 1), 1), {"owner_id": owner_id, "asset_id": asset_id, "sequence": sequence})
+    return Happened(Position((seconds, 1), 1), owner_id, asset_id, sequence, b"{}")
 
 
 def test_a_listener_takes_what_is_its_own_and_new() -> None:

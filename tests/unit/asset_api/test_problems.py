@@ -41,7 +41,9 @@ def test_unknown_addresses_and_methods(ask: Ask) -> None:
     assert said(ask("GET", "/pages/index.html")) == (404, "not-found")
     answer = ask("PUT", "/assets")
     assert said(answer) == (405, "method-not-allowed")
-    assert answer.headers["allow"] == "POST"
+    assert answer.headers["allow"] == "GET, POST", "what every route at the path takes"
+    assert ask("PUT", "/assets/5f0c8a4e-0000-0000-0000-000000000000").headers["allow"] == "DELETE, GET"
+    assert ask("POST", "/").headers["allow"] == "GET"
 
 
 @pytest.mark.parametrize("path", ["/assets/5f0c8a4e-0000-0000-0000-000000000000", "/assets/x"])
