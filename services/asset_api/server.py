@@ -14,6 +14,7 @@ from asset_api.settings import Settings
 from darkroom.runtime import logging
 from darkroom.runtime.settings import load
 from darkroom.runtime.start import StartRefused
+from darkroom.runtime.tracing import tracing
 
 log = structlog.get_logger()
 
@@ -56,8 +57,9 @@ def main() -> None:
 
     """
     settings = load(Settings)
-    logging.configure(service="asset-api", level=settings.log_level)
-    asyncio.run(serve(settings))
+    logging.begin(settings, service="asset-api")
+    with tracing(service="asset-api"):
+        asyncio.run(serve(settings))
 
 
 async def serve(settings: Settings) -> None:

@@ -122,7 +122,7 @@ def test_metrics_count_what_happened(capsys: pytest.CaptureFixture[str]) -> None
 def test_logs_are_json_lines_with_the_request(capsys: pytest.CaptureFixture[str]) -> None:
     invoke(sqs_event("this is not json"))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    (entry,) = (line for line in lines if line.get("message") == "notification_malformed")
+    (entry,) = (line for line in lines if line.get("event") == "notification_malformed")
     assert entry["message_id"] == "m0"
     assert entry["function_request_id"] == "request-1"
     assert entry["level"] == "ERROR"
