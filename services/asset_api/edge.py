@@ -84,7 +84,7 @@ class Edge:
                 await to_response(problem, request_id=request_id)(scope, receive, send_with_headers)
         finally:
             route = _route(scope)
-            _end(span, f"{scope['method']} {route}", route, status)
+            _end(span, scope["method"], route, status)
             # Neither path nor query: a client that is mistaken puts its token there. Ids that matter are bound.
             if not quiet or status >= 500:
                 log.info(
@@ -110,9 +110,9 @@ def _begin(scope: Scope, given: Traceparent | None, own: Traceparent | None) -> 
     return spans.root(scope["method"], own, kind=spans.SpanKind.SERVER, attributes=attributes)
 
 
-def _end(span: spans.Span, name: str, route: str, status: int) -> None:
+def _end(span: spans.Span, method: str, route: str, status: int) -> None:
     if span.is_recording():
-        span.update_name(name)
+        span.update_name(f"{method} {route}")
         span.set_attribute("http.route", route)
         span.set_attribute("http.response.status_code", status)
         if status >= 500:
