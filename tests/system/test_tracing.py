@@ -1,8 +1,10 @@
 """One trace from the POST to the notifier, and a log without secrets, of the real services on real servers."""
 
 import json
+import os
 import re
 import secrets
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -195,6 +197,16 @@ def test_a_clients_trace_is_continued_and_linked_to_the_assets_own(traced: Trace
     assert (uploaded.trace_id, uploaded.span_id) in attempt.links
     assert (first.trace_id, first.span_id) in post.links
     assert (post.trace_id, post.span_id) in first.links
+    told = why(traced.world, registered["asset_id"])
+    assert f"Trace: {trace_id}" in told
+    assert registered["asset_id"].replace("-", "") in told
+
+
+def why(world: World, asset_id: str) -> str:
+    """What ``darkroom why`` prints."""
+    environment = {**os.environ, **aws_environment(), **world.stack.operations_environment()}
+    command = [sys.executable, "-c", "from darkroom.cli.main import main; main()", "why", asset_id]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 def test_what_a_client_does_not_record_is_recorded_nowhere(traced: Traced) -> None:
