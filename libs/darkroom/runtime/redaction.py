@@ -57,6 +57,23 @@ _FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
         rf"\1{HIDDEN}",
     ),
 )
+_HINTS = (
+    "://",
+    "=",
+    "%3",
+    "eyj",
+    "bearer",
+    "basic",
+    "whsec_",
+    "v1,",
+    "v1a,",
+    "signature",
+    "token",
+    "secret",
+    "password",
+)
+_HINTS += ("idempotency", "authorization", "payload", "private key")
+"""In lower case, of which one is in whatever has any of the forms: most texts have none, and looking costs little."""
 
 
 class Redactor:
@@ -76,12 +93,14 @@ class Redactor:
         """The same text, with what is secret hidden."""
         if self._given is not None:
             text = self._given.sub(HIDDEN, text)
-        for pattern, instead in _FORMS:
-            text = pattern.sub(instead, text)
+        lowered = text.lower()
+        if any(hint in lowered for hint in _HINTS):
+            for pattern, instead in _FORMS:
+                text = pattern.sub(instead, text)
         return text
 
     def _field(self, name: str, value: Any) -> Any:
-        if isinstance(value, bool | int | float) or value is None:
+        if value is None or isinstance(value, bool | int | float):
             return value
         if _IDEMPOTENCY.search(name) and isinstance(value, str):
             return f"{value[:SHORTEST_KEPT]}…" if len(value) > 4 * SHORTEST_KEPT else HIDDEN
@@ -111,6 +130,8 @@ def secrets_in(settings: Mapping[str, Any], environment: Mapping[str, str]) -> s
     ``settings`` are by name; those of a type with ``get_secret_value`` are secrets, of a URL among them its password.
     """
     found = {environment[name] for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN") if environment.get(name)}
+    for name in ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"):
+        found |= {unquote(header.partition("=")[2]).strip() for header in environment.get(name, "").split(",")}
     for name, value in settings.items():
         if hasattr(value, "get_secret_value"):
             found |= _of(str(value.get_secret_value()))

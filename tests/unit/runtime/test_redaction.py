@@ -95,7 +95,12 @@ def test_the_processs_own_secrets_are_hidden_as_they_are_and_as_urls_and_json_wr
         "kafka_config": {"sasl.password": "kafka pass", "client.id": "darkroom"},
         "bucket": "photos",
     }
-    found = secrets_in(settings, {"AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG", "PATH": "/bin"})
+    environment = {
+        "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG",
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=a,x-api-key=the%20key%20of%20traces",
+        "PATH": "/bin",
+    }
+    found = secrets_in(settings, environment)
     redactor = Redactor(found)
     for secret in (
         "p&ss/word",

@@ -151,7 +151,7 @@ def test_every_collected_input_comes_out_as_listed(expected: dict[str, str]) -> 
 
 def test_lines_have_the_keys_of_the_other_services_and_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
     class Refusing(RecordingPublisher):
-        def publish(self, records: Any, *, timeout: float) -> list[str | None]:
+        def publish(self, records: Any, *, timeout: float) -> list[str | None]:  # noqa: ARG002 -- the protocol's
             return ["refused for sasl.password=hunter22hunter22 and Bearer abc.def.ghi" for _ in records]
 
     invoke(sqs_event(body(s3_record())), Refusing())
