@@ -57,22 +57,10 @@ _FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
         rf"\1{HIDDEN}",
     ),
 )
-_HINTS = (
-    "://",
-    "=",
-    "%3",
-    "eyj",
-    "bearer",
-    "basic",
-    "whsec_",
-    "v1,",
-    "v1a,",
-    "signature",
-    "token",
-    "secret",
-    "password",
+_HINTS: tuple[str, ...] = (
+    *("://", "=", "%3", "eyj", "bearer", "basic", "whsec_", "v1,", "v1a,", "private key"),
+    *("signature", "token", "secret", "password", "idempotency", "authorization", "payload"),
 )
-_HINTS += ("idempotency", "authorization", "payload", "private key")
 """In lower case, of which one is in whatever has any of the forms: most texts have none, and looking costs little."""
 
 
