@@ -18,6 +18,10 @@ import pytest
 from pymongo import MongoClient
 
 from darkroom.local.processes import SupervisedProcess, Supervisor
+from darkroom.ops.announcing import Announcer
+from darkroom.ops.installation import OpsSettings, connected
+from darkroom.ops.redriving import redrive
+from darkroom.runtime.settings import load
 from support import pictures
 from support.collector import Collector, Told, collector
 from support.eventually import eventually
@@ -275,6 +279,28 @@ def test_a_repeated_notification_and_a_retried_request_are_in_the_same_trace(tra
         what="the retry's link",
         deadline=20,
     )
+
+
+def test_an_upload_that_is_redriven_is_in_the_same_trace(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
+    registered, _ = traced.register(pictures.jpeg(300, 200))
+    asset_id = registered["asset_id"]
+    spans = traced.trace(asset_id.replace("-", ""))
+    for name, value in {**aws_environment(), **traced.world.stack.operations_environment()}.items():
+        monkeypatch.setenv(name, value)
+    with connected(load(OpsSettings)) as installation, Announcer(installation) as announcer:
+        redrive(installation, asset_id, reason="a test", announcer=announcer)
+
+    def again() -> list[Told]:
+        found = traced.collector.of_trace(asset_id.replace("-", ""))
+        return [span for span in found if span.name == "publish AssetReady"][1:]
+
+    eventually(again, what="AssetReady once more", deadline=40)
+    later = traced.trace(asset_id.replace("-", ""))
+    post = only(spans, "POST /assets")
+    assert_chain(post, only(later, "publish AssetRedriven"))
+    first, second = (span for span in later if span.name == "process AssetUploaded")
+    assert_chain(post, second)
+    assert first.ended < second.begun
 
 
 def test_lines_of_the_log_name_the_asset_the_event_and_the_trace(traced: Traced) -> None:
