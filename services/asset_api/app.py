@@ -93,7 +93,15 @@ def create_app(settings: Settings) -> FastAPI:
             await client.close()
 
     # No /docs: its page would load scripts from elsewhere. The description itself is at /openapi.json.
-    app = FastAPI(title="Darkroom", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Darkroom",
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        # Requests have a span of ours (see Edge). FastAPI's own would begin another trace, and tell paths and queries.
+        telemetry={"tracing": False, "logs": False, "auto_configure": False},
+    )
     app.state.hub = hub
     problems.install(app)
     app.add_middleware(Edge)

@@ -1,4 +1,4 @@
-"""What happens around every request: its id, its line in the log, its safe headers, and its end when all else fails."""
+"""What happens around every request: its id and trace, its line in the log, its safe headers, its end in any case."""
 
 import re
 import time
@@ -12,11 +12,18 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from asset_api.problems import Problem, Problems, to_response
+from darkroom.contracts.events import UUID_PATTERN
+from darkroom.tracing import spans
+from darkroom.tracing.traceparent import Traceparent, of_asset, parse, trace_id
 
 log = structlog.get_logger()
 
 REQUEST_ID = "X-Request-ID"
+TRACEPARENT = "traceparent"
+UNMATCHED = "none"
+"""The route of a request that no route is for."""
 QUIET_PATHS = frozenset({"/healthz", "/readyz"})
+_OF_AN_ASSET = re.compile(rf"/assets/({UUID_PATTERN.strip('^$')})(?:/|$)")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -28,7 +35,12 @@ _SAFE_HEADERS = {
 
 
 class Edge:
-    """ASGI middleware. A client's X-Request-ID is kept when it is sane, and made otherwise."""
+    """ASGI middleware. A client's X-Request-ID is kept when it is sane, and made otherwise; its traceparent likewise.
+
+    Leaves in the request's state: ``request_id``; ``traceparent``, by which what the request causes is told of it, or
+    None; and ``fresh_id``, a UUID that is used nowhere else. A trace that begins here is that UUID's own, so that an
+    asset which is registered under it is in its own trace.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -39,10 +51,18 @@ class Edge:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        request_id = _request_id(scope)
-        scope.setdefault("state", {})["request_id"] = request_id
+        request_id, fresh_id = _request_id(scope), uuid.uuid4()
+        quiet = scope["path"] in QUIET_PATHS
+        given = None if quiet else _given_trace(scope)
+        own = of_asset(str(fresh_id))
+        span = _begin(scope, given, None if quiet else own)
+        # Without an SDK the client's own, or none; lines in the log have a trace id all the same.
+        traceparent = spans.told(span)
+        scope.setdefault("state", {}).update(request_id=request_id, fresh_id=fresh_id, traceparent=traceparent)
         structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=request_id)
+        structlog.contextvars.bind_contextvars(request_id=request_id, trace_id=trace_id(traceparent or str(own)))
+        if (asset := _OF_AN_ASSET.match(scope["path"])) is not None:
+            structlog.contextvars.bind_contextvars(asset_id=asset[1])
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -53,7 +73,8 @@ class Edge:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_headers)
+            with spans.within(span):
+                await self._app(scope, receive, send_with_headers)
         except ClientDisconnect:
             log.info("client_went_away")
         except Exception:
@@ -62,15 +83,46 @@ class Edge:
                 problem = Problem(Problems.INTERNAL, "The error is logged under this request id.")
                 await to_response(problem, request_id=request_id)(scope, receive, send_with_headers)
         finally:
-            # The path alone: a query string may carry what is nobody's business.
-            if scope["path"] not in QUIET_PATHS or status >= 500:
+            route = _route(scope)
+            _end(span, scope["method"], route, status)
+            # Neither path nor query: a client that is mistaken puts its token there. Ids that matter are bound.
+            if not quiet or status >= 500:
                 log.info(
                     "request",
                     method=scope["method"],
-                    path=scope["path"][:200],
+                    route=route,
                     status=status,
                     ms=round((time.perf_counter() - started) * 1000, 2),
                 )
+
+
+def _given_trace(scope: Scope) -> Traceparent | None:
+    given = Headers(scope=scope).getlist(TRACEPARENT)
+    return parse(given[0]) if len(given) == 1 else None
+
+
+def _begin(scope: Scope, given: Traceparent | None, own: Traceparent | None) -> spans.Span:
+    attributes = {"http.request.method": scope["method"]}
+    if given is not None:
+        return spans.begin(scope["method"], parent=given, kind=spans.SpanKind.SERVER, attributes=attributes)
+    if own is None:
+        return spans.NONE
+    return spans.root(scope["method"], own, kind=spans.SpanKind.SERVER, attributes=attributes)
+
+
+def _end(span: spans.Span, method: str, route: str, status: int) -> None:
+    if span.is_recording():
+        span.update_name(f"{method} {route}")
+        span.set_attribute("http.route", route)
+        span.set_attribute("http.response.status_code", status)
+        if status >= 500:
+            spans.fail(span, f"{status}")
+    span.end()
+
+
+def _route(scope: Scope) -> str:
+    """The route's own path, with the names of its parameters instead of what the client wrote there."""
+    return str(getattr(scope.get("route"), "path", UNMATCHED))
 
 
 def _request_id(scope: Scope) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Protocol
 
+import structlog
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +18,7 @@ from asset_api.store import AssetStore
 from asset_api.views import AssetView, asset_view
 from darkroom.assets import Asset, Change, Status, change
 from darkroom.contracts.events import AssetRestored, AssetTrashed, EventData
+from darkroom.tracing import spans
 
 RACES = 5
 """How often an asset may move on between its reading and its writing before the caller is asked to come again."""
@@ -63,6 +65,7 @@ async def make(
     asset_id: str,
     owner_id: str,
     correlation_id: str,
+    traceparent: str | None = None,
     store: Store,
     clock: Callable[[], datetime],
 ) -> Asset:
@@ -81,8 +84,12 @@ async def make(
         if asset.status not in move.possible:
             busy = BUSY_SECONDS if asset.status is Status.PROCESSING else None
             raise wrong_state(asset, f"The asset is {asset.status}. {move.refusal}", retry_after=busy)
-        decided = change(asset, move.event(), occurred_at=clock(), correlation_id=correlation_id)
+        decided = change(
+            asset, move.event(), occurred_at=clock(), correlation_id=correlation_id, traceparent=traceparent
+        )
         if await store.advance(decided):
+            structlog.contextvars.bind_contextvars(event_id=decided.event.id)
+            spans.link_current(asset.traceparent)
             return decided.after
     raise unavailable("The asset is being changed by others.")
 
@@ -100,6 +107,7 @@ def life_router(
             asset_id=asset_id,
             owner_id=caller.owner_id,
             correlation_id=request.state.request_id,
+            traceparent=request.state.traceparent,
             store=store,
             clock=clock,
         )

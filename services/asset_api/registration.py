@@ -9,6 +9,7 @@ from uuid import UUID
 from asset_api.requests import UploadRequest, fingerprint, object_key
 from darkroom.assets import Asset, Change, change
 from darkroom.contracts.events import AssetRegistered
+from darkroom.tracing.traceparent import of_asset
 
 
 class Store(Protocol):
@@ -46,6 +47,8 @@ async def register(
 ) -> Registered:
     """Register an upload, or find the asset that an earlier equal request registered.
 
+    Without a ``traceparent`` the asset is in the trace that its id gives it.
+
     Raises:
         KeyReused: the key belongs to another request.
         QuotaExceeded: of the store, see there.
@@ -75,7 +78,7 @@ async def register(
             asset_id=asset_id,
             owner_id=owner_id,
             correlation_id=correlation_id,
-            traceparent=traceparent,
+            traceparent=traceparent or _own_trace(asset_id),
         )
         asset = await store.register(candidate)
         # The id tells who won; what the driver says of upserts is not reliable after its own retries.
@@ -83,3 +86,8 @@ async def register(
     if asset.request_hash != request_hash:
         raise KeyReused
     return Registered(asset, created)
+
+
+def _own_trace(asset_id: str) -> str | None:
+    own = of_asset(asset_id)
+    return None if own is None else str(own)

@@ -1,12 +1,11 @@
 """``POST /assets`` and the health of the service. What is read is in ``reading``, what comes after in ``life``."""
 
 import asyncio
-import re
-import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
+import structlog
 from fastapi import APIRouter, Depends
 from pymongo.errors import PyMongoError
 from starlette.requests import Request
@@ -17,13 +16,13 @@ from asset_api.auth import Bearer, Caller, Scope, Tokens
 from asset_api.presign import Presigner, utc_now
 from asset_api.problems import Problem, Problems, unavailable
 from asset_api.quota import QuotaExceeded, TooManyRegistrations
-from asset_api.registration import KeyReused, register
+from asset_api.registration import KeyReused, Registered, register
 from asset_api.requests import KEY_PATTERNS, MAX_BODY_BYTES, UploadRequest, parse_idempotency_key, parse_upload
 from asset_api.store import AssetStore
 from asset_api.views import RegisteredView, registered_view
-
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-
+from darkroom.contracts.ids import stream_event_id
+from darkroom.tracing import spans
+from darkroom.tracing.traceparent import of_asset, parse
 
 def register_openapi(*, max_upload_bytes: int) -> dict[str, Any]:
     """What FastAPI cannot tell of ``POST /assets``, which reads header and body by itself."""
@@ -52,7 +51,6 @@ def assets_router(
     uploading: timedelta,
     body_seconds: float,
     clock: Callable[[], datetime] = utc_now,
-    new_id: Callable[[], uuid.UUID] = uuid.uuid4,
 ) -> APIRouter:
     """``/assets``."""
     router = APIRouter(tags=["assets"])
@@ -78,10 +76,10 @@ def assets_router(
                 owner_id=caller.owner_id,
                 idempotency_key=key,
                 correlation_id=request.state.request_id,
-                traceparent=_traceparent(request),
+                traceparent=request.state.traceparent,
                 store=store,
                 clock=clock,
-                new_id=new_id,
+                new_id=lambda: request.state.fresh_id,
             )
         except KeyReused:
             raise Problem(
@@ -95,6 +93,7 @@ def assets_router(
                 f"{refused} Try again with the same Idempotency-Key.",
                 headers={"Retry-After": str(refused.retry_after)},
             ) from None
+        _tell_of(registered, traceparent=request.state.traceparent)
         view = await registered_view(
             registered.asset, presigner=presigner, until=registered.asset.created_at + uploading
         )
@@ -125,6 +124,19 @@ def health_router(*, store: AssetStore) -> APIRouter:
     return router
 
 
+def _tell_of(registered: Registered, *, traceparent: str | None) -> None:
+    """Have the log and the trace name the asset."""
+    asset = registered.asset
+    structlog.contextvars.bind_contextvars(asset_id=asset.id, event_id=stream_event_id(asset.id, 1))
+    own, ours = of_asset(asset.id), parse(traceparent)
+    if not registered.created:
+        spans.link_current(asset.traceparent)
+    elif own is not None and ours is not None and ours.trace_id != own.trace_id:
+        # The bridge knows the asset's id alone: what it tells is found from the client's trace, and that from here.
+        spans.root("asset", own, attributes={"darkroom.asset_id": asset.id}, links=spans.link(ours)).end()
+        spans.link_current(str(own))
+
+
 async def read_json(request: Request, *, seconds: float) -> bytes:
     """The body, when it is called JSON, is small and comes in time.
 
@@ -145,8 +157,3 @@ async def read_json(request: Request, *, seconds: float) -> bytes:
     except TimeoutError:
         raise Problem(Problems.BODY_TIMEOUT, f"The body did not arrive within {seconds:g} seconds.") from None
     return bytes(body)
-
-
-def _traceparent(request: Request) -> str | None:
-    given = request.headers.get("traceparent", "")
-    return given if _TRACEPARENT.fullmatch(given) else None

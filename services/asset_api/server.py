@@ -15,6 +15,7 @@ from asset_api.settings import Settings
 from darkroom.runtime import logging
 from darkroom.runtime.settings import load
 from darkroom.runtime.start import StartRefused
+from darkroom.runtime.tracing import tracing
 
 log = structlog.get_logger()
 
@@ -57,9 +58,9 @@ def main() -> None:
 
     """
     settings = load(Settings)
-    logging.configure(service="asset-api", level=settings.log_level)
+    logging.begin(settings, service="asset-api")
     # uvicorn's own choice, which is uvloop wherever that can be installed.
-    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+    with tracing(service="asset-api"), asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
         runner.run(serve(settings))
 
 

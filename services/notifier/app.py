@@ -17,6 +17,7 @@ from darkroom.runtime.mongo import connect, ensure_indexes, required
 from darkroom.runtime.s3 import aws_session, s3_client
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
+from darkroom.runtime.tracing import tracing
 from notifier.channels import Channel, Email, SignedWebhook
 from notifier.journal import Journal
 from notifier.links import Links
@@ -32,9 +33,10 @@ POLL_SILENCE = 30.0
 def main() -> None:
     """Run a notifier, configured by the environment, until SIGTERM or SIGINT."""
     settings = load(Settings)
-    logging.configure(service="notifier", level=settings.log_level)
+    logging.begin(settings, service="notifier")
     stop = stop_on_signals()
     with ExitStack() as stack:
+        stack.enter_context(tracing(service="notifier"))
         mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-notifier"))
         db = mongo[settings.mongo_database]
         with required():

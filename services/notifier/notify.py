@@ -17,6 +17,8 @@ from darkroom.inbox import Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
 from darkroom.inbox.consumer import Delivery, Finished, Later, Verdict
 from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.inbox.outage import Outage, full_jitter, told, unreachable
+from darkroom.inbox.tracing import handling
+from darkroom.tracing import spans
 from notifier.channels import Channel, InDoubt, NotSent, Refused, Unavailable
 from notifier.journal import FINAL, Journal, State
 from notifier.links import Links
@@ -70,20 +72,21 @@ class Notifier:
             return Finished()
         if not isinstance(event.data, AssetReady | AssetFailed):
             return Finished()
-        claim = self.inbox.claim(event.id, owner=delivery.owner)
-        match claim:
-            case Done():
-                return Finished()
-            case HeldElsewhere(seconds):
-                return Later(max(seconds, SHORTEST_WAIT))
-            case Claimed(lease):
-                with (
-                    structlog.contextvars.bound_contextvars(asset_id=event.asset_id, event_id=event.id),
-                    self.keeper.hold(lease, lost=delivery.cancelled),
-                ):
-                    return self._tell(delivery, lease, event, event.data)
-            case _:
-                assert_never(claim)
+        with handling(event, delivery, consumer=self.inbox.consumer) as attempt:
+            claim = self.inbox.claim(event.id, owner=delivery.owner)
+            match claim:
+                case Done():
+                    attempt.ended("done before")
+                    return Finished()
+                case HeldElsewhere(seconds):
+                    attempt.nothing_done()
+                    return Later(max(seconds, SHORTEST_WAIT))
+                case Claimed(lease):
+                    attempt.number(lease.attempts)
+                    with self.keeper.hold(lease, lost=delivery.cancelled):
+                        return self._tell(delivery, lease, event, event.data)
+                case _:
+                    assert_never(claim)
 
     def _tell(self, delivery: Delivery, lease: Lease, event: Event, data: AssetReady | AssetFailed) -> Verdict:
         try:
@@ -142,7 +145,8 @@ class Notifier:
             self._end(channel, notice, State.IN_DOUBT, "an earlier attempt did not live to see the answer")
             return
         try:
-            reference = channel.send(notice)
+            with spans.span("send", kind=spans.SpanKind.CLIENT, attributes={"darkroom.channel": channel.name}):
+                reference = channel.send(notice)
         except Refused as error:
             self._end(channel, notice, State.REFUSED, str(error))
         except InDoubt as error:

@@ -16,6 +16,7 @@ from darkroom.runtime.kafka import configured
 from darkroom.runtime.mongo import Client, Db, check_replica_set, connect, ensure_indexes, required
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
+from darkroom.runtime.tracing import tracing
 from outbox_relay.publisher import BROKER_DEFAULT_BYTES, Publisher, TopicFacts, describe_topic
 from outbox_relay.relay import Pace, Relay
 from outbox_relay.settings import Settings
@@ -27,11 +28,12 @@ log = structlog.get_logger()
 def main() -> None:
     """Run a relay, configured by the environment, until SIGTERM or SIGINT."""
     settings = load(Settings)
-    logging.configure(service="outbox-relay", level=settings.log_level)
+    logging.begin(settings, service="outbox-relay")
     stop = stop_on_signals()
     topic = Topics(settings.topic_prefix).events
     _check_kafka_config(settings, topic)
     with ExitStack() as stack:
+        stack.enter_context(tracing(service="outbox-relay"))
         mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-outbox-relay"))
         db = mongo[settings.mongo_database]
         leases = ShardLeases(db, instance=settings.relay_instance, lease_seconds=settings.relay_lease_seconds)

@@ -21,13 +21,14 @@ from pymongo.cursor import Cursor
 from pymongo.errors import PyMongoError
 
 from darkroom.outbox import COLLECTION
-from darkroom.outbox.records import FIELDS, UnsendableRow, to_record
+from darkroom.outbox.records import FIELDS, UnsendableRow
 from darkroom.runtime.mongo import Client, Db
 from outbox_relay.hints import Hints
 from outbox_relay.marker import Marker
 from outbox_relay.parts import Part, Place
 from outbox_relay.publisher import ProducerFailed, Publisher, Refusal, Refused
 from outbox_relay.shards import Owned, ShardLeases
+from outbox_relay.spans import PublishSpans, ids_of
 
 log = structlog.get_logger()
 
@@ -85,6 +86,7 @@ class Relay:
         self._one_by_one = False
         self._marker = Marker(self._rows)
         self._hints = Hints(self._rows, wake=wake)
+        self._spans = PublishSpans()
         self._start_at: Place | None = None
         self._resting: dict[str, float] = {}
         # Looked at again with every poll, and not whenever something else is appended.
@@ -208,7 +210,7 @@ class Relay:
     def _send(self, publisher: Publisher, row: dict[str, Any]) -> bool:
         """Send one row; false if it had to be parked."""
         try:
-            record = to_record(row)
+            record = self._spans.record(row)
             while True:
                 try:
                     publisher.send(row["_id"], record)
@@ -216,7 +218,8 @@ class Relay:
                 except BufferError:
                     self._await_progress(publisher)
         except (Refused, UnsendableRow) as error:
-            self._park(row["_id"], str(error))
+            self._spans.failed(row["_id"], str(error))
+            self._park(row["_id"], str(error), **ids_of(row))
             return False
         while publisher.in_flight + self._marker.waiting >= self._pace.in_flight:
             self._await_progress(publisher)
@@ -250,6 +253,7 @@ class Relay:
     def _take_in(self, publisher: Publisher) -> None:
         acked = publisher.take_acked()
         self.published += len(acked)
+        self._spans.acknowledged(acked)
         self._marker.give(acked)
 
     def _sweep_safely(self) -> int | None:
@@ -275,6 +279,7 @@ class Relay:
             return
         publisher.abandon(SETTLE_SECONDS)
         self._take_in(publisher)
+        self._spans.all_failed("the producer was given up; it will be sent again")
         if refusals := publisher.take_refusals():
             # In a batch the innocent are refused with the guilty, so nobody is blamed before each went alone.
             if self._one_by_one:
@@ -296,7 +301,7 @@ class Relay:
             if row is None:
                 return
             if row["attempts"] >= self._pace.max_attempts:
-                self._park(refusal.row_id, refusal.reason)
+                self._park(refusal.row_id, refusal.reason, **ids_of(row))
                 return
         except PyMongoError as error:
             # It will be refused, and blamed, again.
@@ -307,8 +312,8 @@ class Relay:
         rest = min(self._pace.longest_pause, 0.1 * 2 ** row["attempts"])
         self._resting[row["asset_id"]] = time.monotonic() + rest
 
-    def _park(self, row_id: str, reason: str) -> None:
-        log.error("event_parked", event_id=row_id, reason=reason)
+    def _park(self, row_id: str, reason: str, **ids: str) -> None:
+        log.error("event_parked", event_id=row_id, reason=reason, **ids)
         self._rows.update_one(
             {"_id": row_id, "published": False},
             {"$set": {"last_error": reason}, "$currentDate": {"parked_at": True}},
@@ -325,5 +330,6 @@ class Relay:
             if self._publisher.in_flight:
                 self._publisher.abandon(SETTLE_SECONDS)
             self._take_in(self._publisher)
+            self._spans.all_failed("the relay ended; it will be sent again")
         self._marker.wait(max(0.1, stop_by - time.monotonic()))
         self._marker.stop()

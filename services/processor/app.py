@@ -17,6 +17,7 @@ from darkroom.runtime.mongo import check_replica_set, close, connect, ensure_ind
 from darkroom.runtime.s3 import s3_client
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
+from darkroom.runtime.tracing import tracing
 from processor import classifier
 from processor.classifier import Classifier
 from processor.dead_letters import DeadLetters
@@ -35,7 +36,7 @@ POLL_SILENCE = 30.0
 def main() -> None:
     """Run a processor, configured by the environment, until SIGTERM or SIGINT."""
     settings = load(Settings)
-    logging.configure(service="processor", level=settings.log_level)
+    logging.begin(settings, service="processor")
     stop = stop_on_signals()
     topics = Topics(settings.topic_prefix)
     with ExitStack() as stack:
@@ -49,6 +50,7 @@ def main() -> None:
                 jobs_per_child=settings.decode_jobs_per_child,
             )
         )
+        stack.enter_context(tracing(service="processor"))
         mongo = connect(settings.mongo_url.get_secret_value(), appname="darkroom-processor")
         stack.callback(close, mongo)
         db = mongo[settings.mongo_database]

@@ -32,6 +32,8 @@ from darkroom.inbox import Claim, Claimed, Done, HeldElsewhere, Inbox, Lease, Le
 from darkroom.inbox.consumer import Delivery, Finished, Later, Verdict
 from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.inbox.outage import Outage, full_jitter, told, unreachable
+from darkroom.inbox.tracing import Handling, handling
+from darkroom.tracing import spans
 from processor.classifier import Classifier, ClassifierFailed, OnFailure, Picture
 from processor.dead_letters import DeadLetters
 from processor.imaging.failure import Cancelled, DecoderUnavailable, Rejected
@@ -122,28 +124,49 @@ class Processor:
             log.warning("record_refused", reason=str(error), partition=delivery.partition, offset=delivery.offset)
             self.dead_letters.put(delivery, str(error))
             return Finished()
-        claim, asset = self._claim(event, asset, owner=delivery.owner)
+        # In the asset's trace, which is the client's if it sent one; the bridge, which cannot know that, is in another.
+        with handling(event, delivery, consumer=self.inbox.consumer, trace=asset.traceparent) as attempt:
+            return self._take(attempt, delivery, event, uploaded, asset)
+
+    def _take(
+        self, attempt: Handling, delivery: Delivery, event: Event, uploaded: AssetUploaded, asset: Asset
+    ) -> Verdict:
+        with spans.span("claim"):
+            claim, asset = self._claim(event, asset, owner=delivery.owner)
         if not _abandoned(claim):
-            return self._follow(claim, delivery, event, uploaded, asset)
+            return self._follow(attempt, claim, delivery, event, uploaded, asset)
         # Whatever kills a process takes with it all that runs there. Were the neighbours to run beside it again each
         # time, they would be given up together with it; so of such events one is claimed at a time.
         if not self.suspects.acquire(blocking=False):
+            attempt.nothing_done()
             return Later(full_jitter(1, first=ANOTHER_SUSPECT, cap=ANOTHER_SUSPECT))
         try:
-            claim = self.inbox.claim(event.id, owner=delivery.owner)
-            return self._follow(claim, delivery, event, uploaded, asset)
+            with spans.span("claim"):
+                claim = self.inbox.claim(event.id, owner=delivery.owner)
+            return self._follow(attempt, claim, delivery, event, uploaded, asset)
         finally:
             self.suspects.release()
 
-    def _follow(self, claim: Claim, delivery: Delivery, event: Event, uploaded: AssetUploaded, asset: Asset) -> Verdict:
+    def _follow(
+        self,
+        attempt: Handling,
+        claim: Claim,
+        delivery: Delivery,
+        event: Event,
+        uploaded: AssetUploaded,
+        asset: Asset,
+    ) -> Verdict:
         match claim:
             case Done():
+                attempt.ended("done before")
                 return Finished()
             case HeldElsewhere(seconds):
+                attempt.nothing_done()
                 return Later(max(seconds, SHORTEST_WAIT))
             case Claimed(lease):
+                attempt.number(lease.attempts)
                 with (
-                    structlog.contextvars.bound_contextvars(asset_id=asset.id, event_id=event.id, fence=lease.fence),
+                    structlog.contextvars.bound_contextvars(fence=lease.fence),
                     self.keeper.hold(lease, lost=delivery.cancelled),
                 ):
                     return self._work_on(_Job(event, uploaded, lease, delivery), asset)
@@ -243,11 +266,13 @@ class Processor:
             ready = self._render(job, started)
         except Rejected as rejected:
             failed = AssetFailed(failure=Failure(code=rejected.code, message=rejected.message))
-            self.store.finish(self._change(job, started, failed), job.lease, outcome=f"failed: {rejected.code}")
+            with spans.span("finish", attributes={"darkroom.outcome": f"failed: {rejected.code}"}):
+                self.store.finish(self._change(job, started, failed), job.lease, outcome=f"failed: {rejected.code}")
             log.info("asset_failed", code=rejected.code)
             self._put_away(job, asset, rejected)
             return Finished()
-        self.store.finish(self._change(job, started, ready), job.lease, outcome="ready")
+        with spans.span("finish", attributes={"darkroom.outcome": "ready"}):
+            self.store.finish(self._change(job, started, ready), job.lease, outcome="ready")
         log.info("asset_ready", attempts=job.lease.attempts)
         return Finished()
 
@@ -269,7 +294,8 @@ class Processor:
     def _render(self, job: "_Job", asset: Asset) -> AssetReady:
         try:
             original = self._fetch(job, asset)
-            rendered = self.decoder.render(original.data, self.specs, self.limits, cancelled=job.cancelled)
+            with spans.span("decode", attributes={"darkroom.bytes": len(original.data)}):
+                rendered = self.decoder.render(original.data, self.specs, self.limits, cancelled=job.cancelled)
             labels = self._classify(asset, rendered)
             return self._store_renditions(job, asset, original, rendered, labels)
         except ObjectMissing as error:
@@ -287,9 +313,10 @@ class Processor:
         if asset.size > self.max_upload_bytes:
             raise Rejected(FailureCode.TOO_LARGE, f"{asset.size} bytes; at most {self.max_upload_bytes} are processed")
         try:
-            original = self.bucket.fetch(
-                asset.object_key, version_id=job.uploaded.version_id, size=asset.size, cancelled=job.cancelled
-            )
+            with spans.span("download", kind=spans.SpanKind.CLIENT, attributes={"darkroom.bytes": asset.size}):
+                original = self.bucket.fetch(
+                    asset.object_key, version_id=job.uploaded.version_id, size=asset.size, cancelled=job.cancelled
+                )
         except DownloadRefused as error:
             code = FailureCode.SIZE_MISMATCH if error.size else FailureCode.EMPTY_OBJECT
             raise Rejected(code, f"{asset.size} bytes were declared, {error.size} were uploaded") from error
@@ -313,7 +340,8 @@ class Processor:
             labels=rendered.labels,
         )
         try:
-            return labels | self.classifier.labels(picture)
+            with spans.span("classify"):
+                return labels | self.classifier.labels(picture)
         except ClassifierFailed as error:
             log.warning("classifier_failed", reason=str(error))
             match self.classifier.on_failure:
@@ -343,9 +371,14 @@ class Processor:
             if job.cancelled.is_set():
                 raise CalledOff
             key = f"assets/{asset.id}/{made.name}.{made.extension}"
-            self.bucket.store(
-                key, made.data, content_type=made.content_type, still_ours=lambda: self.inbox.renew(job.lease)
-            )
+            with spans.span(
+                "upload",
+                kind=spans.SpanKind.CLIENT,
+                attributes={"darkroom.rendition": made.name, "darkroom.bytes": len(made.data)},
+            ):
+                self.bucket.store(
+                    key, made.data, content_type=made.content_type, still_ours=lambda: self.inbox.renew(job.lease)
+                )
             renditions.append(
                 Rendition(
                     name=made.name,
@@ -399,7 +432,8 @@ class Processor:
         def record(asset: Asset) -> Verdict:
             if (started := self._started(job, asset)) is None:
                 return self._ignore(job, asset)
-            self.store.give_up(self._change(job, started, failed), job.lease, outcome=f"dead: {code}")
+            with spans.span("finish", attributes={"darkroom.outcome": f"dead: {code}"}):
+                self.store.give_up(self._change(job, started, failed), job.lease, outcome=f"dead: {code}")
             log.warning("asset_given_up", code=code, reason=reason)
             return Finished()
 
@@ -432,7 +466,8 @@ class Processor:
             occurred_at=self.now(),
             causation_id=event.id,
             correlation_id=event.correlation_id,
-            traceparent=event.traceparent,
+            # Of the step that writes it; without a recorded one, the asset's own.
+            traceparent=spans.current(),
         )
 
 

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from darkroom.contracts.envelope import BRIDGE_SOURCE, Record, to_record
+from darkroom.tracing.traceparent import trace_id
+from s3_bridge.journey import Journey
 from s3_bridge.notification import LOUD, Notification, Reason, read_notification
 
 log = logging.getLogger(__name__)
@@ -50,11 +52,18 @@ def bridge(messages: Sequence[Message], *, bucket: str, publisher: Publisher, ti
     comes back are published again with the same ids. An event that the batch holds twice is published once.
     """
     notifications = [read_notification(m.body, bucket=bucket, sent_at=m.sent_at) for m in messages]
-    events = {event.id: event for notification in notifications for event in notification.events}
+    journeys = {
+        event.id: Journey(event, sent_at=message.sent_at)
+        for message, notification in zip(messages, notifications, strict=True)
+        for event in notification.events
+    }
+    events = {event_id: journey.event for event_id, journey in journeys.items()}
     records = [to_record(event, source=BRIDGE_SOURCE) for event in events.values()]
     errors = dict(zip(events, publisher.publish(records, timeout=timeout), strict=True))
+    for event_id, journey in journeys.items():
+        journey.end(errors[event_id])
     for event in events.values():
-        ids = {"event_id": event.id, "asset_id": event.asset_id}
+        ids = {"event_id": event.id, "asset_id": event.asset_id, "trace_id": trace_id(event.traceparent)}
         if errors[event.id] is None:
             log.info("upload_published", extra=ids)
         else:

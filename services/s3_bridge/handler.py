@@ -7,15 +7,19 @@ which messages were malformed. The response has the same form.
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from darkroom.contracts.topics import Topics
+from darkroom.runtime.redaction import Redactor, secrets_in
 from darkroom.runtime.settings import load
+from darkroom.runtime.tracing import Flush, tracing
 from s3_bridge.bridge import Message, Publisher, Result, bridge, sent_at
 from s3_bridge.notification import LOUD
 from s3_bridge.publisher import KafkaPublisher
@@ -30,6 +34,9 @@ SERVICE = "s3_bridge"
 METRICS_NAMESPACE = "Darkroom"
 # Of the invocation's time: to purge what was not acknowledged and to answer.
 MARGIN_SECONDS = 1.0
+# A receiver of traces that is away must not keep events from being acknowledged for long.
+FLUSH_SECONDS = 2.0
+_FOR_LIFE = ExitStack()
 
 Event = dict[str, Any]
 Entry = Callable[[Event, LambdaContext], "PartialItemFailureResponse"]
@@ -49,17 +56,30 @@ def handler(event: Event, context: LambdaContext) -> "PartialItemFailureResponse
 @cache
 def _composed() -> Entry:
     settings = load(FunctionSettings)
+    kafka_config = {**settings.kafka_config, **_secret_config(settings.kafka_config_secret)}
     publisher = KafkaPublisher(
         bootstrap=settings.kafka_bootstrap,
         topic=Topics(settings.topic_prefix).uploaded,
-        config={**settings.kafka_config, **_secret_config(settings.kafka_config_secret)},
+        config=kafka_config,
     )
-    return compose(bucket=settings.bucket, publisher=publisher, log_level=settings.log_level)
+    redactor = Redactor(settings.secrets() | secrets_in({"kafka_config": kafka_config}, {}))
+    # Entered for as long as the process lives: nobody tells a function that it ends.
+    flush = _FOR_LIFE.enter_context(tracing(service="s3-bridge"))
+    return compose(
+        bucket=settings.bucket, publisher=publisher, log_level=settings.log_level, redactor=redactor, flush=flush
+    )
 
 
-def compose(*, bucket: str, publisher: Publisher, log_level: str = "INFO") -> Entry:
-    """The function with its dependencies."""
-    logger = Logger(service=SERVICE, level=log_level)
+def compose(
+    *,
+    bucket: str,
+    publisher: Publisher,
+    log_level: str = "INFO",
+    redactor: Redactor | None = None,
+    flush: Flush = lambda _seconds: None,
+) -> Entry:
+    """The function with its dependencies. ``flush`` sends the batch's spans before the process may be frozen."""
+    logger = Logger(service=SERVICE, level=log_level, logger_formatter=_Formatter(redactor or Redactor()))
     metrics = Metrics(namespace=METRICS_NAMESPACE, service=SERVICE)
 
     @logger.inject_lambda_context
@@ -73,9 +93,23 @@ def compose(*, bucket: str, publisher: Publisher, log_level: str = "INFO") -> En
             timeout=context.get_remaining_time_in_millis() / 1000 - MARGIN_SECONDS,
         )
         _count(metrics, result)
+        flush(min(FLUSH_SECONDS, max(0.0, context.get_remaining_time_in_millis() / 1000 - MARGIN_SECONDS / 2)))
         return response(sqs_records, result.failed)
 
     return entry
+
+
+class _Formatter(LambdaPowertoolsFormatter):
+    """Lines with the keys that the other services' lines have, and without secrets."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__()
+        self._redactor = redactor
+
+    def serialize(self, log: Any) -> str:
+        """One line."""
+        told = {"event": log.get("message"), **{name: value for name, value in log.items() if name != "message"}}
+        return super().serialize(self._redactor.fields(told))
 
 
 def response(sqs_records: list[Event], failed: tuple[int, ...]) -> "PartialItemFailureResponse":

@@ -13,11 +13,12 @@ from confluent_kafka import Producer
 
 from darkroom.contracts.topics import Topics
 from darkroom.runtime.kafka import configured, producer_config
-from darkroom.runtime.logging import configure
+from darkroom.runtime.logging import begin
 from darkroom.runtime.s3 import aws_session
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
 from darkroom.runtime.start import StartRefused
+from darkroom.runtime.tracing import tracing
 from s3_bridge.bridge import Message, Result, bridge, sent_at
 from s3_bridge.publisher import KafkaPublisher
 from s3_bridge.settings import PollerSettings
@@ -115,7 +116,7 @@ def sqs_client(*, poll_seconds: int) -> Any:
 def main() -> None:
     """Run the poller until SIGTERM or SIGINT."""
     settings = load(PollerSettings)
-    configure(service="s3-bridge", level=settings.log_level)
+    begin(settings, service="s3-bridge")
     stop = stop_on_signals()
     with configured():
         # Found out now: the publisher connects at the first message, which would come back without end.
@@ -132,5 +133,6 @@ def main() -> None:
         poll_seconds=settings.poll_seconds,
     )
     log.info("poller_started", extra={"queue_url": settings.queue_url})
-    poller.run(stop)
+    with tracing(service="s3-bridge"):
+        poller.run(stop)
     log.info("poller_stopped")

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,7 +112,15 @@ class World:
 
 
 @contextmanager
-def start_world(folder: Path, name: str, *, mongo_url: str, kafka_bootstrap: str, aws_endpoint: str) -> Iterator[World]:
+def start_world(
+    folder: Path,
+    name: str,
+    *,
+    mongo_url: str,
+    kafka_bootstrap: str,
+    aws_endpoint: str,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[World]:
     """A stack of that name on the session's servers, with a database, topics and a bucket of its own."""
     prefix = f"{name}."
     given = {MONGO_VARIABLE: mongo_url, KAFKA_VARIABLE: kafka_bootstrap, AWS_VARIABLE: aws_endpoint}
@@ -122,7 +130,10 @@ def start_world(folder: Path, name: str, *, mongo_url: str, kafka_bootstrap: str
             topic_prefix=prefix,
             database=name,
             stack_name=name,
-            settings=SETTINGS | {"DARKROOM_PROCESSOR_GROUP": f"{prefix}processor"} | aws_environment(),
+            settings=SETTINGS
+            | {"DARKROOM_PROCESSOR_GROUP": f"{prefix}processor"}
+            | aws_environment()
+            | dict(settings or {}),
             session=aws_session(),
             environment=given,
         ) as stack,

@@ -28,6 +28,7 @@ def why(
         print_json(
             {
                 "asset": facts.kept.asset,
+                "traces": facts.traces,
                 "waits_for": diagnosis.as_json(),
                 "story": [entry.as_json() for entry in entries],
                 "unknown": facts.unknown,
@@ -35,6 +36,10 @@ def why(
         )
     else:
         _show(Console(), asset_id, facts.asset.status if facts.asset is not None else "not registered")
+        for name, traced in facts.traces.items():
+            Console().print(
+                f"{'Trace' if name == 'trace' else 'Trace of its way through SQS'}: {traced}", highlight=False
+            )
         table = Table(box=None, show_header=False)
         for entry in entries:
             table.add_row(f"{entry.at:%Y-%m-%d %H:%M:%S.%f}"[:-3], entry.where, entry.what)

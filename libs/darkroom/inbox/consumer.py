@@ -16,6 +16,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from darkroom.inbox.outage import Breaker, Outage, full_jitter
+from darkroom.inbox.record_ids import ids_of
 from darkroom.inbox.schedule import Item, Partition, Schedule
 
 log = structlog.get_logger()
@@ -384,7 +385,9 @@ class OrderedConsumer:
 
     def _work(self) -> None:
         while (item := self._next()) is not None:
-            verdict = self._handle(item)
+            # Whatever is logged of this hand-over says whose it is, also of a handler that failed.
+            with structlog.contextvars.bound_contextvars(**ids_of(item.record.headers)):
+                verdict = self._handle(item)
             with self._changed:
                 if isinstance(verdict, Finished):
                     self._schedule.finish(item)

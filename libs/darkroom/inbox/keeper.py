@@ -2,9 +2,10 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pymongo
 import structlog
@@ -25,6 +26,11 @@ class _Held:
     lease: Lease
     lost: threading.Event
     renew_at: float = field(default=0.0)
+    known: Mapping[str, Any] = field(default_factory=structlog.contextvars.get_contextvars)
+    """What the holder's own lines say of the event: the keeper's thread has none of it."""
+
+    def ids(self) -> dict[str, Any]:
+        return {**self.known, "event_id": self.lease.event_id}
 
 
 class LeaseKeeper:
@@ -75,14 +81,14 @@ class LeaseKeeper:
                     self._held.discard(held)
                 # A lease that was completed a moment ago is not lost.
                 if still_held:
-                    log.warning("lease_lost", event_id=held.lease.event_id, fence=held.lease.fence)
+                    log.warning("lease_lost", **held.ids() | {"fence": held.lease.fence})
                     held.lost.set()
             except PyMongoError as error:
-                log.warning("lease_renewal_failed", event_id=held.lease.event_id, error=str(error))
+                log.warning("lease_renewal_failed", **held.ids(), error=str(error))
                 held.renew_at = time.monotonic() + min(1.0, self._every)
             except Exception:
                 # Without this thread every lease of the process would run out, however alive its workers are.
-                log.exception("lease_renewal_failed", event_id=held.lease.event_id)
+                log.exception("lease_renewal_failed", **held.ids())
                 held.renew_at = time.monotonic() + min(1.0, self._every)
             else:
                 held.renew_at = time.monotonic() + self._every

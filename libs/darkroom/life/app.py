@@ -36,7 +36,7 @@ def sweep(*, every: float | None = None) -> Swept | None:
 
     """
     settings = load(Settings)
-    logging.configure(service="sweeper", level=settings.log_level)
+    logging.begin(settings, service="sweeper")
     stop = stop_on_signals()
     with ExitStack() as stack:
         mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-sweeper"))

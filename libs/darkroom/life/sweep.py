@@ -30,6 +30,7 @@ from darkroom.outbox import to_row
 from darkroom.outbox.rows import INDEXES as OUTBOX_INDEXES
 from darkroom.runtime.leased import LeasedJob, TurnLost
 from darkroom.runtime.mongo import Client, Db, in_transaction
+from darkroom.tracing.traceparent import trace_id
 
 log = structlog.get_logger()
 
@@ -113,12 +114,12 @@ class Sweeper:
                 there = self.objects.exists(asset.object_key)
             except RemovalFailed as error:
                 swept.failed += 1
-                log.warning("expiry_put_off", asset_id=asset.id, reason=str(error))
+                log.warning("expiry_put_off", **_ids(asset), reason=str(error))
                 continue
             if there:
                 # Its event is on the way, or lies in a dead-letter queue: the bytes came, so it must not expire.
                 swept.unseen += 1
-                log.warning("upload_unseen", asset_id=asset.id, object_key=asset.object_key)
+                log.warning("upload_unseen", **_ids(asset), object_key=asset.object_key)
             elif self._store(asset, AssetExpired(), first=LATE, passes=1):
                 swept.expired += 1
 
@@ -181,6 +182,10 @@ class Sweeper:
         with pymongo.timeout(CALL_SECONDS):
             moment: datetime = self.client.admin.command("hello")["localTime"]
         return moment
+
+
+def _ids(asset: Asset) -> dict[str, str | None]:
+    return {"asset_id": asset.id, "trace_id": trace_id(asset.traceparent)}
 
 
 def _in(wait: timedelta) -> dict[str, Any]:

@@ -37,7 +37,11 @@ _LIBRARY = (
     "runtime/__init__.py",
     "runtime/kafka.py",
     "runtime/settings.py",
+    "runtime/redaction.py",
+    "runtime/sampling.py",
     "runtime/start.py",
+    "runtime/tracing.py",
+    "tracing/*.py",
 )
 _ONLY_POLLER = ("poller.py", "__main__.py")
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
@@ -189,7 +193,9 @@ def package_bridge(*, dependencies: Path | None = None) -> bytes:
 
 
 def fetch_dependencies(lock: Path, target: Path) -> None:
-    """Install what ``lock`` (requirements/s3-bridge.lock) pins into ``target``, in the builds that Lambda runs.
+    """Install what ``lock`` pins into ``target``, in the builds that Lambda runs.
+
+    That is requirements/s3-bridge.lock, or s3-bridge-telemetry.lock for a function that sends traces.
 
     Raises:
         DeploymentError: with pip's last words.

@@ -129,6 +129,8 @@ def start_stack(
                 allowed_origins=[_url(port) for port in ports],
                 function_timeout=function_timeout,
                 queue_visibility=queue_visibility,
+                log_level=given.get("DARKROOM_LOG_LEVEL", "INFO").upper(),
+                parameters=_function_parameters(given),
             )
             given["DARKROOM_BUCKET"] = outputs.bucket
             started = tuple(
@@ -159,6 +161,17 @@ def start_stack(
             settings=shared,
             environment_file=_write_environment(data_dir / "environment", _operations(shared, services)),
         )
+
+
+def _function_parameters(given: Mapping[str, str]) -> dict[str, str]:
+    """What the function, whose environment the template makes, must be told like the other services."""
+    names = {
+        "OtlpEndpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "TracesSampler": "OTEL_TRACES_SAMPLER",
+        "TracesSamplerArg": "OTEL_TRACES_SAMPLER_ARG",
+        "LogLibraries": "DARKROOM_LOG_LIBRARIES",
+    }
+    return {parameter: given[name] for parameter, name in names.items() if given.get(name)}
 
 
 def _operations(settings: Mapping[str, str], services: Mapping[str, Sequence[SupervisedProcess]]) -> dict[str, str]:

@@ -32,6 +32,7 @@ from darkroom.ops.pace import Pace
 from darkroom.ops.redriving import NotRedrivable, redrive
 from darkroom.ops.walk import reread, walk
 from darkroom.runtime.leased import LeasedJob, Turn
+from darkroom.tracing.traceparent import trace_id
 
 log = structlog.get_logger()
 
@@ -135,7 +136,7 @@ class Reconciler:
             if finding is None:
                 continue
             report.found[finding.kind] += 1
-            log.warning("reconcile_finding", **finding.as_json())
+            log.warning("reconcile_finding", **_ids(finding))
             problem = self._mend(finding, announcer)
             if on_finding is not None:
                 on_finding(finding, None if problem is None else str(problem))
@@ -143,7 +144,7 @@ class Reconciler:
                 in_a_row = 0
                 continue
             report.failed[finding.kind] += 1
-            log.error("reconcile_failed", **finding.as_json(), error=str(problem))
+            log.error("reconcile_failed", **_ids(finding), error=str(problem))
             in_a_row += 1
             if in_a_row == FAILURES_IN_A_ROW:
                 raise problem
@@ -291,3 +292,8 @@ _ACTIONS = {
     Kind.ORPHAN_FOUND: "tag",
     Kind.ORPHAN_EXPIRED: "remove",
 }
+
+
+def _ids(finding: Finding) -> dict[str, object]:
+    traced = None if finding.event is None else trace_id(finding.event.traceparent)
+    return {**finding.as_json(), "trace_id": traced}

@@ -21,6 +21,7 @@ from darkroom.ops.status import RELAY_SHARDS, group_members
 from darkroom.ops.topics import TopicRecord, read
 from darkroom.ops.walk import FOLDER, reread
 from darkroom.outbox import shard_of
+from darkroom.tracing.traceparent import of_asset, trace_id
 
 LATE = 30.0
 SEARCH_SECONDS = 10.0
@@ -79,6 +80,17 @@ class Facts:
     relay: str | None = None
     """Who owns the asset's shard."""
     unknown: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def traces(self) -> dict[str, str]:
+        """The trace that shows the asset's journey, and where it is the client's, the bridge's own part of it."""
+        if self.asset is None:
+            return {}
+        own = of_asset(self.asset.id)
+        bridge = None if own is None else trace_id(str(own))
+        traced = trace_id(self.asset.traceparent) or bridge
+        found = {"trace": traced, "bridge": None if bridge == traced else bridge}
+        return {name: one for name, one in found.items() if one is not None}
 
     @property
     def violations(self) -> list[str]:

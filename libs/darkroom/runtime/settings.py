@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
+from darkroom.runtime.redaction import secrets_in
+
 PREFIX = "DARKROOM_"
 
 
@@ -75,7 +77,16 @@ class LogSettings(Group):
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="how much is logged")
 
-    @field_validator("log_level", mode="before")
+    log_libraries: Literal["DEBUG", "INFO", "WARNING", "ERROR"] | None = Field(
+        default=None,
+        description="how much of what libraries log is shown; by default INFO, or less where less is logged",
+    )
+
+    def secrets(self) -> set[str]:
+        """What no line of the log may show."""
+        return secrets_in(dict(self), os.environ)
+
+    @field_validator("log_level", "log_libraries", mode="before")
     @classmethod
     def _in_capitals(cls, given: object) -> object:
         return given.upper() if isinstance(given, str) else given

@@ -25,6 +25,7 @@ from darkroom.local.mongod import find_mongod
 from darkroom.outbox import from_row
 from darkroom.runtime.settings import load
 from darkroom.runtime.start import StartRefused
+from darkroom.tracing.traceparent import of_asset, trace_id
 from support.eventually import eventually
 
 Api = Any
@@ -186,7 +187,7 @@ def test_the_log_knows_paths_but_neither_queries_nor_tokens(api: Api) -> None:
     answer = api.http.get("/assets/x?secret=in-query-7", headers=api.headers())
     mine = answer.headers["x-request-id"]
     (line,) = eventually(lambda: [event for event in api.events() if event.get("request_id") == mine])
-    assert (line["event"], line["path"], line["status"]) == ("request", "/assets/x", 404)
+    assert (line["event"], line["route"], line["status"]) == ("request", "/assets/{asset_id}", 404)
     log = api.log.read_text()
     assert "in-query-7" not in log
     assert answer.request.headers["authorization"].split()[1] not in log
@@ -266,3 +267,39 @@ def test_bodies_over_the_limit_are_refused_while_they_arrive(api: Api) -> None:
     assert answer.status_code == 413
     million = json.dumps({**WANTED, "filename": "x" * 1_000_000})
     assert api.http.post("/assets", content=million, headers=headers).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", True),
+        ("00-00000000000000000000000000000000-00f067aa0ba902b7-01", False),
+        ("nonsense", False),
+        (None, False),
+    ],
+)
+def test_an_asset_is_in_its_clients_trace_or_else_in_its_own(
+    api: Api, api_db: Db, sent: str | None, kept: bool
+) -> None:
+    headers = api.headers(key=uuid.uuid4().hex) | ({} if sent is None else {"traceparent": sent})
+    answer = api.http.post("/assets", json=WANTED, headers=headers)
+    asset_id = answer.json()["asset_id"]
+    expected = sent if kept else str(of_asset(asset_id))
+    row = api_db.outbox_events.find_one({"asset_id": asset_id})
+    document = api_db.assets.find_one({"_id": asset_id})
+    assert row is not None
+    assert document is not None
+    assert row["traceparent"] == document["traceparent"] == expected
+    (line,) = eventually(lambda: [one for one in api.events() if one.get("asset_id") == asset_id])
+    assert line["trace_id"] == trace_id(expected)
+    assert line["event_id"] == row["_id"]
+    assert (line["event"], line["route"], line["status"]) == ("request", "/assets", 201)
+
+
+def test_a_token_in_the_path_is_not_logged(api: Api) -> None:
+    token = api.headers()["Authorization"].split()[1]
+    for path in (f"/assets/{token}", f"/{token}", f"/assets/{uuid.uuid4()}/{token}"):
+        mine = api.http.get(path, headers=api.headers()).headers["x-request-id"]
+        (line,) = eventually(lambda mine=mine: [one for one in api.events() if one.get("request_id") == mine])  # type: ignore[misc]
+        assert line["route"] in ("/assets/{asset_id}", "none")
+    assert token not in api.log.read_text()

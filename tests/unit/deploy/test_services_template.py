@@ -48,6 +48,10 @@ def test_a_template_is_within_what_a_request_may_carry(name: str) -> None:
     assert len((FOLDER / name).read_bytes()) < 51_200
 
 
+OF_OTHERS = {"AWS_REGION", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"}
+"""Read by AWS's and OpenTelemetry's libraries."""
+
+
 def test_there_is_a_task_for_every_service() -> None:
     assert TASKS.keys() == SETTINGS.keys()
 
@@ -55,7 +59,9 @@ def test_there_is_a_task_for_every_service() -> None:
 @pytest.mark.parametrize("task", SETTINGS)
 def test_a_task_is_told_settings_that_its_service_has_and_all_that_it_must_have(task: str) -> None:
     fields = SETTINGS[task][0].model_fields
-    given = {entry["Name"] for entry in [*container(task)["Environment"], *secrets(task)]} - {"AWS_REGION"}
+    named = {entry["Name"] for entry in [*container(task)["Environment"], *secrets(task)]}
+    assert named >= OF_OTHERS
+    given = named - OF_OTHERS
     assert given <= {PREFIX + name.upper() for name in fields}
     assert given >= {PREFIX + name.upper() for name, field in fields.items() if field.is_required()}
 

@@ -154,3 +154,15 @@ def test_the_story_is_in_the_order_of_time() -> None:
     assert {entry.where for entry in told} == {"s3", "outbox", "kafka", "sqs", "operations"}
     assert told[0].what == "stored"
     assert told[-1].what == "redrive by me: why (begun and not ended)"
+
+
+def test_the_trace_is_the_assets_own_or_its_clients_and_then_the_bridges_is_told_too() -> None:
+    known = uploading()
+    assert known.asset is not None
+    own = known.asset.id.replace("-", "")
+    assert known.traces == {"trace": own}
+    theirs = "4bf92f3577b34da6a3ce929d0e0e4736"
+    known.asset = known.asset.model_copy(update={"traceparent": f"00-{theirs}-00f067aa0ba902b7-01"})
+    assert known.traces == {"trace": theirs, "bridge": own}
+    known.asset = None
+    assert known.traces == {}

@@ -122,7 +122,7 @@ def test_metrics_count_what_happened(capsys: pytest.CaptureFixture[str]) -> None
 def test_logs_are_json_lines_with_the_request(capsys: pytest.CaptureFixture[str]) -> None:
     invoke(sqs_event("this is not json"))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    (entry,) = (line for line in lines if line.get("message") == "notification_malformed")
+    (entry,) = (line for line in lines if line.get("event") == "notification_malformed")
     assert entry["message_id"] == "m0"
     assert entry["function_request_id"] == "request-1"
     assert entry["level"] == "ERROR"
@@ -147,3 +147,18 @@ def test_every_collected_input_comes_out_as_listed(expected: dict[str, str]) -> 
     assert len(asset_ids) == int(count)
     listed = re.findall(r"\[([0-9a-f]{8})", expected["batchItemFailures"])
     assert [identifier[:8] for identifier in failed] == listed
+
+
+def test_lines_have_the_keys_of_the_other_services_and_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    class Refusing(RecordingPublisher):
+        def publish(self, records: Any, *, timeout: float) -> list[str | None]:  # noqa: ARG002 -- the protocol's
+            return ["refused for sasl.password=hunter22hunter22 and Bearer abc.def.ghi" for _ in records]
+
+    invoke(sqs_event(body(s3_record())), Refusing())
+    out = capsys.readouterr().out
+    (line,) = (one for one in map(json.loads, out.splitlines()) if one.get("event") == "upload_not_published")
+    assert {"event", "level", "timestamp", "service", "asset_id", "event_id", "trace_id"} <= line.keys()
+    assert line["asset_id"] == ASSET
+    assert line["trace_id"] == ASSET.replace("-", "")
+    assert "hunter22" not in out
+    assert "abc.def.ghi" not in out

@@ -1,0 +1,1 @@
+"""Traces: ``traceparent`` says which one an event belongs to, ``spans`` tells OpenTelemetry of the steps in it."""
