@@ -3,7 +3,7 @@
 import re
 import time
 import uuid
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import structlog
@@ -16,6 +16,8 @@ from asset_api.problems import Problem, Problems, to_response
 log = structlog.get_logger()
 
 REQUEST_ID = "X-Request-ID"
+Answered = Callable[[Scope, int, float], None]
+"""Told of a request, with the scope that its route is in, the status (0: there was none) and the seconds it took."""
 QUIET_PATHS = frozenset({"/healthz", "/readyz"})
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _SAFE_HEADERS = {
@@ -30,8 +32,9 @@ _SAFE_HEADERS = {
 class Edge:
     """ASGI middleware. A client's X-Request-ID is kept when it is sane, and made otherwise."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, answered: Answered = lambda _scope, _status, _seconds: None) -> None:
         self._app = app
+        self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -49,6 +52,7 @@ class Edge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._answered(scope, status, time.perf_counter() - started)
                 _add_headers(message, request_id)
             await send(message)
 
@@ -62,6 +66,8 @@ class Edge:
                 problem = Problem(Problems.INTERNAL, "The error is logged under this request id.")
                 await to_response(problem, request_id=request_id)(scope, receive, send_with_headers)
         finally:
+            if status == 0:
+                self._answered(scope, status, time.perf_counter() - started)
             # The path alone: a query string may carry what is nobody's business.
             if scope["path"] not in QUIET_PATHS or status >= 500:
                 log.info(

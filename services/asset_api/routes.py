@@ -49,8 +49,9 @@ def assets_router(
     body_seconds: float,
     clock: Callable[[], datetime] = utc_now,
     new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    counted: Callable[[str], None] = lambda _outcome: None,
 ) -> APIRouter:
-    """``/assets``."""
+    """``/assets``. ``counted`` is told of each registration: new, replayed or refused."""
     router = APIRouter(tags=["assets"])
     writer = Bearer(tokens, scope=Scope.WRITE)
 
@@ -80,17 +81,20 @@ def assets_router(
                 new_id=new_id,
             )
         except KeyReused:
+            counted("refused")
             raise Problem(
                 Problems.KEY_REUSED,
                 "This Idempotency-Key belongs to a request with other content. Use a new key for another upload.",
             ) from None
         except QuotaExceeded as refused:
+            counted("refused")
             many = isinstance(refused, TooManyRegistrations)
             raise Problem(
                 Problems.TOO_MANY_REGISTRATIONS if many else Problems.TOO_MANY_UPLOADS,
                 f"{refused} Try again with the same Idempotency-Key.",
                 headers={"Retry-After": str(refused.retry_after)},
             ) from None
+        counted("new" if registered.created else "replayed")
         view = await registered_view(
             registered.asset, presigner=presigner, until=registered.asset.created_at + uploading
         )

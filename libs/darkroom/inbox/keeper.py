@@ -75,6 +75,7 @@ class LeaseKeeper:
                     self._held.discard(held)
                 # A lease that was completed a moment ago is not lost.
                 if still_held:
+                    self._inbox.observer.lease_lost()
                     log.warning("lease_lost", event_id=held.lease.event_id, fence=held.lease.fence)
                     held.lost.set()
             except PyMongoError as error:

@@ -39,7 +39,7 @@ _LIBRARY = (
     "runtime/settings.py",
     "runtime/start.py",
 )
-_ONLY_POLLER = ("poller.py", "__main__.py")
+_ONLY_POLLER = ("app.py", "metrics.py", "poller.py", "__main__.py")
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
 _NOTHING_TO_UPDATE = "No updates are to be performed"
 _LAMBDA_PYTHON = "3.13"
