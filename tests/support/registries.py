@@ -34,7 +34,7 @@ def registries() -> dict[str, CollectorRegistry]:
     RelayMetrics(made["outbox_relay"]).watch(relay=nobody, leases=nobody, backlog=nobody)
     BridgeMetrics(made["s3_bridge"]).watch(nobody)
     SweeperMetrics(made["sweeper"])
-    ReconcilerMetrics(made["reconciler"])
+    ReconcilerMetrics(made["reconciler"], passes=["unfinished"], kinds=["lost_notification"])
     return made
 
 

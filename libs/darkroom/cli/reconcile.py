@@ -10,7 +10,7 @@ from darkroom.cli.operation import FOUND, DryRun, Json, fail, installation, prin
 from darkroom.metrics.keeping import ReconcilerMetrics
 from darkroom.metrics.registry import exposition, new_registry
 from darkroom.ops import audit
-from darkroom.ops.findings import MENDED, Finding, Patience
+from darkroom.ops.findings import MENDED, Finding, Kind, Patience
 from darkroom.ops.reconcile import Pass, Reconciler, Report
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
@@ -88,7 +88,7 @@ def _again_and_again(reconciler: Reconciler, names: tuple[Pass, ...], every: flo
     """Until told to stop, with metrics on the health port."""
     logging.configure(service="reconciler")
     registry, given = new_registry(), load(HealthSettings)
-    metrics = ReconcilerMetrics(registry)
+    metrics = ReconcilerMetrics(registry, passes=Pass, kinds=Kind)
     try:
         with health_server(
             host=given.health_host, port=given.health_port, live=dict, ready=dict, metrics=exposition(registry)

@@ -1,6 +1,7 @@
 """``darkroom_sweeper_…`` and ``darkroom_reconciler_…``: what the two that tidy up have done."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -44,9 +45,9 @@ class SweeperMetrics:
 
 
 class ReconcilerMetrics:
-    """Told of each pass."""
+    """Told of each pass. ``passes`` and ``kinds`` are all that there are."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, *, passes: Iterable[str], kinds: Iterable[str]) -> None:
         self._found = Counter(
             "darkroom_reconciler_findings_total",
             "What was found, by pass and kind.",
@@ -65,6 +66,10 @@ class ReconcilerMetrics:
             ["pass"],
             registry=registry,
         )
+
+        for name, kind in product(passes, kinds):
+            self._found.labels(name, kind)
+            self._failed.labels(name, kind)
 
     def passed(self, name: str, report: Mapping[str, Any] | None) -> None:
         """A pass ended; None: another process was at it."""
