@@ -15,6 +15,7 @@ from asset_api.edge import REQUEST_ID, Edge
 from asset_api.jwks import IssuerKeys, fetch_from
 from asset_api.life import life_router
 from asset_api.live import CONNECTION, Hub
+from asset_api.metrics import ApiMetrics
 from asset_api.page import page_router
 from asset_api.presign import Presigner
 from asset_api.quota import Limits, Quota
@@ -23,6 +24,7 @@ from asset_api.routes import assets_router, health_router
 from asset_api.settings import Settings
 from asset_api.store import AssetStore
 from asset_api.streams import streams_router
+from darkroom.metrics.registry import new_registry
 from darkroom.runtime.mongo import AsyncClient, check_replica_set, connect_async, required
 from darkroom.runtime.s3 import aws_session
 from darkroom.runtime.start import StartRefused
@@ -59,6 +61,8 @@ def create_app(settings: Settings) -> FastAPI:
         queued=settings.stream_queue,
         replay_seconds=settings.stream_replay_seconds,
     )
+    metrics = ApiMetrics(new_registry())
+    metrics.watch(hub)
     presigner = Presigner(
         session=aws_session(),
         bucket=settings.bucket,
@@ -102,9 +106,9 @@ def create_app(settings: Settings) -> FastAPI:
         # Requests have a span of ours (see Edge). FastAPI's own would begin another trace, and tell paths and queries.
         telemetry={"tracing": False, "logs": False, "auto_configure": False},
     )
-    app.state.hub = hub
+    app.state.hub, app.state.store, app.state.metrics = hub, store, metrics
     problems.install(app)
-    app.add_middleware(Edge)
+    app.add_middleware(Edge, answered=metrics.answered)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -132,6 +136,7 @@ def create_app(settings: Settings) -> FastAPI:
             max_upload_bytes=settings.max_upload_bytes,
             uploading=timedelta(hours=settings.uploading_hours),
             body_seconds=settings.body_seconds,
+            counted=metrics.registered,
         )
     )
     app.include_router(reading_router(store=store, presigner=presigner, tokens=tokens))

@@ -3,7 +3,7 @@
 import re
 import time
 import uuid
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import structlog
@@ -22,6 +22,8 @@ REQUEST_ID = "X-Request-ID"
 TRACEPARENT = "traceparent"
 UNMATCHED = "none"
 """The route of a request that no route is for."""
+Answered = Callable[[Scope, int, float], None]
+"""Told of a request, with the scope that its route is in, the status (0: there was none) and the seconds it took."""
 QUIET_PATHS = frozenset({"/healthz", "/readyz"})
 _OF_AN_ASSET = re.compile(rf"/assets/({UUID_PATTERN.strip('^$')})(?:/|$)")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -42,8 +44,9 @@ class Edge:
     asset which is registered under it is in its own trace.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, answered: Answered = lambda _scope, _status, _seconds: None) -> None:
         self._app = app
+        self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -69,6 +72,7 @@ class Edge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._answered(scope, status, time.perf_counter() - started)
                 _add_headers(message, request_id)
             await send(message)
 
@@ -83,6 +87,8 @@ class Edge:
                 problem = Problem(Problems.INTERNAL, "The error is logged under this request id.")
                 await to_response(problem, request_id=request_id)(scope, receive, send_with_headers)
         finally:
+            if status == 0:
+                self._answered(scope, status, time.perf_counter() - started)
             route = _route(scope)
             _end(span, scope["method"], route, status)
             # Neither path nor query: a client that is mistaken puts its token there. Ids that matter are bound.

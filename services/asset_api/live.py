@@ -94,6 +94,13 @@ class Hub:
         self._ended = False
         self._following: asyncio.Task[None] | None = None
         self._catching_up: asyncio.Task[None] | None = None
+        self.restarts = 0
+        """How often the change stream broke and was opened again."""
+
+    @property
+    def listening(self) -> int:
+        """How many listen now."""
+        return self._counts.total()
 
     async def listen(
         self, owner_id: str, *, asset_id: str | None = None, after: Position | None = None, lost: bool = False
@@ -189,6 +196,7 @@ class Hub:
                     self._token = None
             except Exception:
                 log.exception("live_failed")  # a form of token that is not known, say: in the log, again and again
+            self.restarts += not self._ended
             await asyncio.sleep(random.uniform(wait / 2, wait))  # noqa: S311 -- spreads processes, guards nothing
             wait = min(2 * wait, LONGEST_WAIT_SECONDS)
 

@@ -24,6 +24,7 @@ from darkroom.contracts.ids import stream_event_id
 from darkroom.tracing import spans
 from darkroom.tracing.traceparent import of_asset, parse
 
+
 def register_openapi(*, max_upload_bytes: int) -> dict[str, Any]:
     """What FastAPI cannot tell of ``POST /assets``, which reads header and body by itself."""
     body = UploadRequest.model_json_schema()
@@ -51,8 +52,9 @@ def assets_router(
     uploading: timedelta,
     body_seconds: float,
     clock: Callable[[], datetime] = utc_now,
+    counted: Callable[[str], None] = lambda _outcome: None,
 ) -> APIRouter:
-    """``/assets``."""
+    """``/assets``. ``counted`` is told of each registration: new, replayed or refused."""
     router = APIRouter(tags=["assets"])
     writer = Bearer(tokens, scope=Scope.WRITE)
 
@@ -82,17 +84,20 @@ def assets_router(
                 new_id=lambda: request.state.fresh_id,
             )
         except KeyReused:
+            counted("refused")
             raise Problem(
                 Problems.KEY_REUSED,
                 "This Idempotency-Key belongs to a request with other content. Use a new key for another upload.",
             ) from None
         except QuotaExceeded as refused:
+            counted("refused")
             many = isinstance(refused, TooManyRegistrations)
             raise Problem(
                 Problems.TOO_MANY_REGISTRATIONS if many else Problems.TOO_MANY_UPLOADS,
                 f"{refused} Try again with the same Idempotency-Key.",
                 headers={"Retry-After": str(refused.retry_after)},
             ) from None
+        counted("new" if registered.created else "replayed")
         _tell_of(registered, traceparent=request.state.traceparent)
         view = await registered_view(
             registered.asset, presigner=presigner, until=registered.asset.created_at + uploading

@@ -5,14 +5,18 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.loops.auto import auto_loop_factory
 
 from asset_api.app import create_app
 from asset_api.settings import Settings
+from darkroom.metrics.registry import exposition
 from darkroom.runtime import logging
+from darkroom.runtime.health import health_server
 from darkroom.runtime.settings import load
 from darkroom.runtime.start import StartRefused
 from darkroom.runtime.tracing import tracing
@@ -21,6 +25,8 @@ log = structlog.get_logger()
 
 BACKLOG = 2048
 UNTAKEN_MS = 30_000
+LOOP_SECONDS = 10.0
+"""An event loop that stands still for so long serves nobody."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -88,9 +94,34 @@ async def serve(settings: Settings) -> None:
             ),
             ending=app.state.hub.end,
         )
-        log.info("api_started", host=host, port=port)
-        await server.serve(sockets=[listener])
+        # Metrics are for those inside, so they have a port of their own; and so has how it is, for who watches it.
+        with _health(app, settings) as health_port:
+            log.info("api_started", host=host, port=port, health_port=health_port)
+            await server.serve(sockets=[listener])
     log.info("api_stopped")
+
+
+def _health(app: FastAPI, settings: Settings) -> contextlib.AbstractContextManager[int]:
+    loop = asyncio.get_running_loop()
+
+    def live() -> dict[str, Any]:
+        try:
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(LOOP_SECONDS)
+        except TimeoutError:
+            raise RuntimeError(f"the event loop stands still for {LOOP_SECONDS:g} s") from None
+        return {"listeners": app.state.hub.listening}
+
+    def ready() -> dict[str, Any]:
+        asyncio.run_coroutine_threadsafe(app.state.store.ping(), loop).result(settings.mongo_seconds + LOOP_SECONDS)
+        return live()
+
+    return health_server(
+        host=settings.health_host,
+        port=settings.health_port,
+        live=live,
+        ready=ready,
+        metrics=exposition(app.state.metrics.registry),
+    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

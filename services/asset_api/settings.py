@@ -4,13 +4,13 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
-from darkroom.runtime.settings import LifeSettings, Listed, LogSettings, MongoSettings, S3Settings
+from darkroom.runtime.settings import HealthSettings, LifeSettings, Listed, LogSettings, MongoSettings, S3Settings
 from darkroom.runtime.tokens import AUDIENCE, ISSUER, MIN_SECRET_BYTES
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings):
+class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings, HealthSettings):
     """Times in seconds, sizes in bytes. Region and credentials come by AWS's own variables and roles."""
 
     http_host: str = Field(default="127.0.0.1", description="address to listen on")

@@ -11,6 +11,8 @@ from darkroom.contracts.topics import Topics
 from darkroom.inbox import Inbox
 from darkroom.inbox.consumer import Bounds, OrderedConsumer, consumer_config
 from darkroom.inbox.keeper import LeaseKeeper
+from darkroom.metrics.consumption import ConsumptionMetrics
+from darkroom.metrics.registry import exposition, new_registry
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
 from darkroom.runtime.mongo import connect, ensure_indexes, required
@@ -21,6 +23,7 @@ from darkroom.runtime.tracing import tracing
 from notifier.channels import Channel, Email, SignedWebhook
 from notifier.journal import Journal
 from notifier.links import Links
+from notifier.metrics import NotifierMetrics
 from notifier.notify import Notifier
 from notifier.settings import Settings
 
@@ -35,13 +38,20 @@ def main() -> None:
     settings = load(Settings)
     logging.begin(settings, service="notifier")
     stop = stop_on_signals()
+    registry = new_registry()
+    consumption = ConsumptionMetrics(registry)
     with ExitStack() as stack:
         stack.enter_context(tracing(service="notifier"))
         mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-notifier"))
         db = mongo[settings.mongo_database]
         with required():
             ensure_indexes(db, {**Inbox.indexes(), **Journal.indexes()})
-        inbox = Inbox(db, consumer=settings.notifier_group, lease_seconds=settings.notifier_lease_seconds)
+        inbox = Inbox(
+            db,
+            consumer=settings.notifier_group,
+            lease_seconds=settings.notifier_lease_seconds,
+            observer=consumption,
+        )
         keeper = LeaseKeeper(inbox)
         stack.callback(keeper.close)
         journal = Journal(db)
@@ -67,10 +77,13 @@ def main() -> None:
                 channels=channels,
                 max_attempts=settings.notifier_max_attempts,
                 backoff_seconds=settings.notifier_backoff_seconds,
+                observer=NotifierMetrics(registry, channels=[channel.name for channel in channels]),
             ),
             slots=settings.notifier_slots,
             bounds=Bounds(grace=settings.notifier_grace_seconds),
+            observer=consumption,
         )
+        consumption.watch(consumer)
 
         def live() -> dict[str, object]:
             silence = time.monotonic() - consumer.last_poll
@@ -81,11 +94,19 @@ def main() -> None:
         def ready() -> dict[str, object]:
             if consumer.outage is not None:
                 raise RuntimeError(f"waiting for {consumer.outage}")
+            if (stalled := consumer.state().stalled) > settings.notifier_stalled_seconds:
+                raise RuntimeError(f"no record has moved for {stalled:.0f} s, although there are some in hand")
             journal.probe()
             return live()
 
         port = stack.enter_context(
-            health_server(host=settings.health_host, port=settings.health_port, live=live, ready=ready)
+            health_server(
+                host=settings.health_host,
+                port=settings.health_port,
+                live=live,
+                ready=ready,
+                metrics=exposition(registry),
+            )
         )
         log.info("notifier_started", channels=[channel.name for channel in channels], health_port=port)
         consumer.run(stop)

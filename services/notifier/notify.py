@@ -5,7 +5,7 @@ makes sure that what one channel has already taken is not repeated because anoth
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import structlog
@@ -38,6 +38,16 @@ class _CalledOff(Exception):
     """The partition was taken away, or the process ends."""
 
 
+class Observer:
+    """Told what becomes of notifications, from several threads; does nothing by itself. Quick, and never raises."""
+
+    def ended(self, channel: str, state: State) -> None:
+        """An attempt on a channel ended so."""
+
+    def given_up(self) -> None:
+        """Nothing more is tried for an event."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Notifier:
     """Handles the records of ``assets.events``. Thread-safe; a ``darkroom.inbox.consumer.Handler``."""
@@ -49,6 +59,7 @@ class Notifier:
     channels: Sequence[Channel]
     max_attempts: int
     backoff_seconds: float
+    observer: Observer = field(default_factory=Observer)
 
     def __call__(self, delivery: Delivery) -> Verdict:
         """Tell what the record says, or say when to try again."""
@@ -151,17 +162,21 @@ class Notifier:
             self._end(channel, notice, State.REFUSED, str(error))
         except InDoubt as error:
             if channel.repeatable:
-                self.journal.note(notice, channel.name, State.NOT_SENT, str(error))
+                self._note(channel, notice, State.NOT_SENT, str(error))
                 raise NotSent(str(error)) from error
             self._end(channel, notice, State.IN_DOUBT, str(error))
         except (NotSent, Unavailable) as error:
-            self.journal.note(notice, channel.name, State.NOT_SENT, str(error))
+            self._note(channel, notice, State.NOT_SENT, str(error))
             raise
         else:
             self._end(channel, notice, State.SENT, reference)
 
-    def _end(self, channel: Channel, notice: Notice, state: State, detail: str) -> None:
+    def _note(self, channel: Channel, notice: Notice, state: State, detail: str) -> None:
         self.journal.note(notice, channel.name, state, detail)
+        self.observer.ended(channel.name, state)
+
+    def _end(self, channel: Channel, notice: Notice, state: State, detail: str) -> None:
+        self._note(channel, notice, state, detail)
         tell = log.info if state is State.SENT else log.warning
         tell("notification_ended", channel=channel.name, state=state, detail=detail)
 
@@ -178,6 +193,7 @@ class Notifier:
     def _give_up(self, lease: Lease, event: Event, reason: str) -> Verdict:
         self.journal.give_up(event.id, reason)
         self.inbox.bury(lease, outcome=f"given up: {reason}"[:LONGEST_OUTCOME])
+        self.observer.given_up()
         log.warning("notification_given_up", reason=reason)
         return Finished()
 

@@ -7,13 +7,13 @@ from typing import Self
 
 from pydantic import AnyHttpUrl, Field, SecretStr, field_validator, model_validator
 
-from darkroom.runtime.settings import KafkaSettings, LogSettings, MongoSettings, S3Settings
+from darkroom.runtime.settings import HealthSettings, KafkaSettings, LogSettings, MongoSettings, S3Settings
 
 DAY = 86_400
 ADDRESS = re.compile(r"[^@\s<>,;]+@[^@\s<>,;]+")
 
 
-class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
+class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings, HealthSettings):
     """Times in seconds. At least one of e-mail and webhook must be set up."""
 
     notifier_group: str = Field(default="darkroom.notifier", description="Kafka consumer group and inbox consumer")
@@ -23,6 +23,9 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
     notifier_max_attempts: int = Field(default=10, ge=1, description="attempts before a notification is given up")
     notifier_backoff_seconds: float = Field(default=300.0, gt=0, description="longest pause between two attempts")
     notifier_grace_seconds: float = Field(default=20.0, ge=0, description="time for running work to end after SIGTERM")
+    notifier_stalled_seconds: float = Field(
+        default=180.0, gt=0, description="without an answer of any handler for so long the notifier is not ready"
+    )
     notifier_link_seconds: int = Field(
         default=DAY, ge=60, le=7 * DAY, description="how long a notification's link works, at most"
     )
@@ -40,8 +43,6 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
         default=None, description="signing secret of Standard Webhooks: whsec_ and 24 to 64 bytes in base64"
     )
     webhook_seconds: float = Field(default=15.0, gt=0, description="longest time that a receiver may take to answer")
-    health_port: int = Field(default=0, ge=0, le=65535, description="port of /healthz and /readyz; 0: any free one")
-    health_host: str = Field(default="127.0.0.1", description="address of /healthz and /readyz")
 
     @field_validator("webhook_secret")
     @classmethod

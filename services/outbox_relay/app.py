@@ -9,6 +9,7 @@ from pymongo import IndexModel
 from pymongo.errors import PyMongoError
 
 from darkroom.contracts.topics import Topics
+from darkroom.metrics.registry import exposition, new_registry
 from darkroom.outbox.rows import COLLECTION, INDEXES
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
@@ -17,12 +18,17 @@ from darkroom.runtime.mongo import Client, Db, check_replica_set, connect, ensur
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
 from darkroom.runtime.tracing import tracing
+from outbox_relay.backlog import Backlog
+from outbox_relay.metrics import RelayMetrics
 from outbox_relay.publisher import BROKER_DEFAULT_BYTES, Publisher, TopicFacts, describe_topic
 from outbox_relay.relay import Pace, Relay
 from outbox_relay.settings import Settings
 from outbox_relay.shards import ShardKeeper, ShardLeases
 
 log = structlog.get_logger()
+
+IDLE_LEASES = 3
+"""So many leases long a relay may own nothing, as while others make room for it, before it is not ready."""
 
 
 def main() -> None:
@@ -32,6 +38,8 @@ def main() -> None:
     stop = stop_on_signals()
     topic = Topics(settings.topic_prefix).events
     _check_kafka_config(settings, topic)
+    registry = new_registry()
+    metrics = RelayMetrics(registry)
     with ExitStack() as stack:
         stack.enter_context(tracing(service="outbox-relay"))
         mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-outbox-relay"))
@@ -54,7 +62,9 @@ def main() -> None:
                 grace=settings.grace_seconds,
                 max_attempts=settings.relay_max_attempts,
             ),
+            observer=metrics,
         )
+        metrics.watch(relay=relay, leases=leases, backlog=Backlog(db))
 
         def live() -> dict[str, object]:
             return {"published": relay.published, "shards": len(leases.owned.shards)}
@@ -62,11 +72,21 @@ def main() -> None:
         def ready() -> dict[str, object]:
             if time.monotonic() > leases.owned.valid_until:
                 raise RuntimeError("the shard leases could not be renewed")
+            if (idle := leases.idle_seconds()) > IDLE_LEASES * settings.relay_lease_seconds:
+                raise RuntimeError(f"this relay owns no shard for {idle:.0f} s; db.relay_shards says who has them")
+            if (silent := relay.kafka_silent()) > settings.relay_silence_seconds:
+                raise RuntimeError(f"Kafka has acknowledged nothing for {silent:.0f} s")
             mongo.admin.command("ping")
             return live()
 
         port = stack.enter_context(
-            health_server(host=settings.health_host, port=settings.health_port, live=live, ready=ready)
+            health_server(
+                host=settings.health_host,
+                port=settings.health_port,
+                live=live,
+                ready=ready,
+                metrics=exposition(registry),
+            )
         )
         keeper.start()
         log.info("relay_started", instance=settings.relay_instance, health_port=port, topic=topic)

@@ -10,8 +10,9 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -42,6 +43,8 @@ LEFT_OUT = 1000
 """Blocked assets that a query names at most; what it does not name is read and passed over."""
 PASSED = 200
 """Rows of a blocked asset from which it is cheaper to ask anew, behind it."""
+SAMPLED = 32
+"""Of so many rows the latency of one is told, and of the first of each sweep."""
 SETTLE_SECONDS = 2.0
 """For a producer that is given up to say what it knows."""
 
@@ -60,6 +63,22 @@ class Pace:
     """Rows in one sweep, so that its snapshot does not grow old."""
 
 
+class Observer:
+    """Told what the relay does, a batch at a time; does nothing by itself. Methods must be quick and not raise."""
+
+    def acknowledged(self, count: int, latencies: Iterable[float]) -> None:
+        """Kafka has so many more events; ``latencies`` are the ages of a few of them, in seconds."""
+
+    def parked(self) -> None:
+        """A row was set aside."""
+
+    def producer_given_up(self) -> None:
+        """A producer failed; the next sweep makes another."""
+
+    def sweep_failed(self, server: str) -> None:
+        """A sweep failed by the fault of "kafka" or "mongodb"."""
+
+
 class Relay:
     """Publishes the outbox until told to stop. ``new_publisher(one_by_one)`` makes a producer."""
 
@@ -73,7 +92,9 @@ class Relay:
         wake: threading.Event,
         stop: threading.Event,
         pace: Pace | None = None,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer or Observer()
         self._client = client
         # Moments are only written out again, and making them aware would cost as much as the rest of a row's headers.
         self._rows = db.get_collection(COLLECTION, codec_options=CodecOptions(tz_aware=False))
@@ -94,7 +115,27 @@ class Relay:
         self._failures = 0
         self._stop_by = math.inf
         self._last_progress = time.monotonic()
+        self._silent_since: float | None = None
+        self._sampled: dict[str, datetime] = {}
         self.published = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Rows sent and not acknowledged."""
+        publisher = self._publisher
+        return 0 if publisher is None else publisher.in_flight
+
+    @property
+    def unmarked(self) -> int:
+        """Rows acknowledged and not yet marked."""
+        return self._marker.waiting
+
+    def kafka_silent(self) -> float:
+        """For how many seconds Kafka has acknowledged nothing although something was for it; 0 while all is well."""
+        since = self._silent_since
+        if since is None and self.in_flight:
+            since = self._last_progress
+        return 0.0 if since is None else time.monotonic() - since
 
     def run(self) -> None:
         """Sweep whenever something was appended, and every poll interval all the same."""
@@ -139,6 +180,8 @@ class Relay:
                 self._parked[asset_id] = time.monotonic() + self._pace.poll / 2
                 blocked.add(asset_id)
                 continue
+            if sent % SAMPLED == 0:
+                self._sampled[row["_id"]] = row["occurred_at"]
             sent += 1
         self._settle(publisher)
         return sent
@@ -197,9 +240,8 @@ class Relay:
         return whole.behind(start.shard, start.asset_id, itself=not start.behind)
 
     def _current(self) -> Owned:
-        owned = self._leases.owned
         # A process that stood still may have been replaced meanwhile; it finds out before it sends more.
-        return owned if time.monotonic() < owned.valid_until else Owned(frozenset(), 0.0)
+        return self._leases.current()
 
     def _still_resting(self) -> set[str]:
         now = time.monotonic()
@@ -252,9 +294,15 @@ class Relay:
 
     def _take_in(self, publisher: Publisher) -> None:
         acked = publisher.take_acked()
+        if not acked:
+            return
         self.published += len(acked)
         self._spans.acknowledged(acked)
+        self._silent_since = None
         self._marker.give(acked)
+        now = datetime.now(UTC).replace(tzinfo=None)
+        ages = [now - self._sampled.pop(row_id) for row_id in self._sampled.keys() & acked]
+        self._observer.acknowledged(len(acked), [max(0.0, age.total_seconds()) for age in ages])
 
     def _sweep_safely(self) -> int | None:
         """Sweep; None if it failed."""
@@ -263,10 +311,15 @@ class Relay:
             rows = self.sweep()
         except ProducerFailed as error:
             log.warning("producer_failed", error=str(error))
+            if self._silent_since is None:
+                self._silent_since = self._last_progress
+            self._observer.sweep_failed("kafka")
             self._give_up_publisher()
         except PyMongoError as error:
             log.warning("sweep_failed", error=str(error))
+            self._observer.sweep_failed("mongodb")
         else:
+            self._silent_since = None
             if self._one_by_one and not self._resting:
                 self._one_by_one = False
                 self._publisher = None
@@ -277,9 +330,11 @@ class Relay:
         publisher, self._publisher = self._publisher, None
         if publisher is None:
             return
+        self._observer.producer_given_up()
         publisher.abandon(SETTLE_SECONDS)
         self._take_in(publisher)
         self._spans.all_failed("the producer was given up; it will be sent again")
+        self._sampled.clear()
         if refusals := publisher.take_refusals():
             # In a batch the innocent are refused with the guilty, so nobody is blamed before each went alone.
             if self._one_by_one:
@@ -314,6 +369,7 @@ class Relay:
 
     def _park(self, row_id: str, reason: str, **ids: str) -> None:
         log.error("event_parked", event_id=row_id, reason=reason, **ids)
+        self._observer.parked()
         self._rows.update_one(
             {"_id": row_id, "published": False},
             {"$set": {"last_error": reason}, "$currentDate": {"parked_at": True}},

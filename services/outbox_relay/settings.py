@@ -6,10 +6,10 @@ import uuid
 
 from pydantic import Field
 
-from darkroom.runtime.settings import KafkaSettings, LogSettings, MongoSettings
+from darkroom.runtime.settings import HealthSettings, KafkaSettings, LogSettings, MongoSettings
 
 
-class Settings(MongoSettings, KafkaSettings, LogSettings):
+class Settings(MongoSettings, KafkaSettings, LogSettings, HealthSettings):
     """Times in seconds."""
 
     relay_instance: str = Field(
@@ -24,7 +24,8 @@ class Settings(MongoSettings, KafkaSettings, LogSettings):
     relay_stall_seconds: float = Field(
         default=60.0, gt=0, description="without one acknowledgement for so long the producer is replaced"
     )
+    relay_silence_seconds: float = Field(
+        default=30.0, gt=0, description="without one acknowledgement for so long the relay is not ready (/readyz)"
+    )
     relay_max_attempts: int = Field(default=5, ge=1, description="refusals by the broker before an event is parked")
     grace_seconds: float = Field(default=20.0, ge=0, description="time for events in flight to end after SIGTERM")
-    health_port: int = Field(default=0, ge=0, le=65535, description="port of /healthz and /readyz; 0: any free one")
-    health_host: str = Field(default="127.0.0.1", description="address of /healthz and /readyz")

@@ -44,6 +44,19 @@ class ShardLeases:
         self._leaving: frozenset[int] = frozenset()
         self.lease_seconds = lease_seconds
         self.owned = Owned(frozenset(), 0.0)
+        self._live = 1
+        self._without_since = time.monotonic()
+
+    def current(self) -> Owned:
+        """What is ours at this very moment: nothing, once the leases could not be renewed in time."""
+        owned = self.owned
+        return owned if time.monotonic() < owned.valid_until else Owned(frozenset(), 0.0)
+
+    def idle_seconds(self) -> float:
+        """For how long this relay has had no shard although its share is at least one; 0 while all is well."""
+        if self.owned.shards or self._live > SHARDS:
+            return 0.0
+        return time.monotonic() - self._without_since
 
     @staticmethod
     def indexes() -> dict[str, list[IndexModel]]:
@@ -76,6 +89,9 @@ class ShardLeases:
             held = self._held()
         self._leaving = frozenset(sorted(held)[share:])
         owned = Owned(frozenset(held) - self._leaving, began + self.lease_seconds)
+        self._live = live
+        if self.owned.shards:
+            self._without_since = began
         if owned.shards != self.owned.shards:
             log.info("shards_owned", count=len(owned.shards), live_relays=live)
         self.owned = owned

@@ -10,6 +10,8 @@ from darkroom.contracts.topics import DEAD_LETTER_BYTES, Topics
 from darkroom.inbox import Inbox
 from darkroom.inbox.consumer import Bounds, OrderedConsumer, consumer_config
 from darkroom.inbox.keeper import LeaseKeeper
+from darkroom.metrics.consumption import ConsumptionMetrics
+from darkroom.metrics.registry import exposition, new_registry
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
 from darkroom.runtime.kafka import configured, producer_config
@@ -22,6 +24,7 @@ from processor import classifier
 from processor.classifier import Classifier
 from processor.dead_letters import DeadLetters
 from processor.imaging.pool import DecoderPool
+from processor.metrics import ProcessorMetrics
 from processor.objects import Bucket
 from processor.process import Processor
 from processor.settings import Settings
@@ -39,6 +42,8 @@ def main() -> None:
     logging.begin(settings, service="processor")
     stop = stop_on_signals()
     topics = Topics(settings.topic_prefix)
+    registry = new_registry()
+    metrics, consumption = ProcessorMetrics(registry), ConsumptionMetrics(registry)
     with ExitStack() as stack:
         # Children first: they are fresh interpreters that share nothing with the clients made below.
         decoder = stack.enter_context(
@@ -48,6 +53,7 @@ def main() -> None:
                 cpu_seconds=settings.decode_cpu_seconds,
                 wall_seconds=settings.decode_seconds,
                 jobs_per_child=settings.decode_jobs_per_child,
+                decoded=metrics.decoded,
             )
         )
         stack.enter_context(tracing(service="processor"))
@@ -62,6 +68,7 @@ def main() -> None:
             consumer=settings.processor_group,
             lease_seconds=settings.lease_seconds,
             keep_seconds=settings.inbox_keep_days * 86_400,
+            observer=consumption,
         )
         keeper = LeaseKeeper(inbox)
         stack.callback(keeper.close)
@@ -99,6 +106,7 @@ def main() -> None:
                 backoff_seconds=settings.backoff_seconds,
                 rejected_originals=settings.rejected_originals,
                 classifier=_classifier(settings),
+                observer=metrics,
             ),
             slots=settings.processor_slots,
             bounds=Bounds(
@@ -106,7 +114,10 @@ def main() -> None:
                 drain=settings.drain_seconds,
                 grace=settings.grace_seconds,
             ),
+            observer=consumption,
         )
+        metrics.watch(decoder)
+        consumption.watch(consumer)
 
         def live() -> dict[str, object]:
             silence = time.monotonic() - consumer.last_poll
@@ -117,11 +128,19 @@ def main() -> None:
         def ready() -> dict[str, object]:
             if consumer.outage is not None:
                 raise RuntimeError(f"waiting for {consumer.outage}")
+            if (stalled := consumer.state().stalled) > settings.stalled_seconds:
+                raise RuntimeError(f"no record has moved for {stalled:.0f} s, although there are some in hand")
             store.probe()
             return live()
 
         port = stack.enter_context(
-            health_server(host=settings.health_host, port=settings.health_port, live=live, ready=ready)
+            health_server(
+                host=settings.health_host,
+                port=settings.health_port,
+                live=live,
+                ready=ready,
+                metrics=exposition(registry),
+            )
         )
         log.info("processor_started", instance=settings.processor_instance, health_port=port, topic=topics.uploaded)
         consumer.run(stop)

@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Protocol, assert_never
 
 import structlog
@@ -68,6 +69,29 @@ class Decoder(Protocol):
         """See whether pictures can be decoded at all; whatever this raises means that they cannot now."""
 
 
+class End(StrEnum):
+    """What became of an upload."""
+
+    READY = "ready"
+    FAILED = "failed"
+    GIVEN_UP = "given_up"
+    IGNORED = "ignored"
+    DEAD_LETTER = "dead_letter"
+
+
+class Observer:
+    """Told what becomes of uploads, from several threads; does nothing by itself. Must be quick and not raise."""
+
+    def ended(self, end: End) -> None:
+        """An upload came to its end here."""
+
+    def failed(self, code: FailureCode) -> None:
+        """An asset became FAILED."""
+
+    def retried(self) -> None:
+        """An attempt failed and will be made again."""
+
+
 class _Retryable(Exception):
     """This attempt failed for a reason that may pass. ``code`` is the asset's failure if it never does."""
 
@@ -97,6 +121,7 @@ class Processor:
     backoff_seconds: float
     rejected_originals: RejectedOriginals = RejectedOriginals.KEEP
     classifier: Classifier | None = None
+    observer: Observer = field(default_factory=Observer)
     now: Callable[[], datetime] = field(default=_utcnow)
     suspects: threading.Lock = field(default_factory=threading.Lock)
     """Held while an event is worked on whose earlier holder vanished."""
@@ -114,7 +139,7 @@ class Processor:
                 raise
             # No attempt was counted in the inbox, or else the work itself would have come to its end.
             log.exception("record_given_up", partition=delivery.partition, offset=delivery.offset)
-            self.dead_letters.put(delivery, told(defect))
+            self._bury(delivery, told(defect))
             return Finished()
 
     def _handle(self, delivery: Delivery) -> Verdict:
@@ -122,7 +147,7 @@ class Processor:
             event, uploaded, asset = self._read(delivery)
         except MalformedEvent as error:
             log.warning("record_refused", reason=str(error), partition=delivery.partition, offset=delivery.offset)
-            self.dead_letters.put(delivery, str(error))
+            self._bury(delivery, str(error))
             return Finished()
         # In the asset's trace, which is the client's if it sent one; the bridge, which cannot know that, is in another.
         with handling(event, delivery, consumer=self.inbox.consumer, trace=asset.traceparent) as attempt:
@@ -146,6 +171,10 @@ class Processor:
             return self._follow(attempt, claim, delivery, event, uploaded, asset)
         finally:
             self.suspects.release()
+
+    def _bury(self, delivery: Delivery, reason: str) -> None:
+        self.dead_letters.put(delivery, reason)
+        self.observer.ended(End.DEAD_LETTER)
 
     def _follow(
         self,
@@ -268,11 +297,13 @@ class Processor:
             failed = AssetFailed(failure=Failure(code=rejected.code, message=rejected.message))
             with spans.span("finish", attributes={"darkroom.outcome": f"failed: {rejected.code}"}):
                 self.store.finish(self._change(job, started, failed), job.lease, outcome=f"failed: {rejected.code}")
+            self._count_failed(End.FAILED, rejected.code)
             log.info("asset_failed", code=rejected.code)
             self._put_away(job, asset, rejected)
             return Finished()
         with spans.span("finish", attributes={"darkroom.outcome": "ready"}):
             self.store.finish(self._change(job, started, ready), job.lease, outcome="ready")
+        self.observer.ended(End.READY)
         log.info("asset_ready", attempts=job.lease.attempts)
         return Finished()
 
@@ -289,6 +320,7 @@ class Processor:
         # An original is written once; a second version of it, or one that comes too late, changes nothing.
         log.info("upload_ignored", status=asset.status)
         self.inbox.complete(job.lease, outcome=f"ignored: asset was {asset.status}")
+        self.observer.ended(End.IGNORED)
         return Finished()
 
     def _render(self, job: "_Job", asset: Asset) -> AssetReady:
@@ -422,6 +454,7 @@ class Processor:
             return self._give_up(job, error.code, str(error))
         delay = full_jitter(job.lease.attempts, cap=self.backoff_seconds)
         self.inbox.release(job.lease, delay=delay, error=str(error))
+        self.observer.retried()
         log.info("attempt_failed", attempts=job.lease.attempts, retry_in=round(delay, 2), error=str(error))
         return Later(delay)
 
@@ -434,6 +467,7 @@ class Processor:
                 return self._ignore(job, asset)
             with spans.span("finish", attributes={"darkroom.outcome": f"dead: {code}"}):
                 self.store.give_up(self._change(job, started, failed), job.lease, outcome=f"dead: {code}")
+            self._count_failed(End.GIVEN_UP, code)
             log.warning("asset_given_up", code=code, reason=reason)
             return Finished()
 
@@ -446,9 +480,13 @@ class Processor:
                 raise
             # Not even its failure can be recorded; the watermark moves on all the same, and somebody must look.
             log.exception("failure_not_recorded", reason=reason)
-            self.dead_letters.put(job.delivery, f"{reason}; and its failure could not be recorded: {told(defect)}")
+            self._bury(job.delivery, f"{reason}; and its failure could not be recorded: {told(defect)}")
             self.inbox.release(job.lease, error=reason)
             return Finished()
+
+    def _count_failed(self, end: End, code: FailureCode) -> None:
+        self.observer.ended(end)
+        self.observer.failed(code)
 
     def _call_off(self, job: "_Job") -> None:
         try:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
-from darkroom.runtime.settings import KafkaSettings, LogSettings, MongoSettings, S3Settings
+from darkroom.runtime.settings import HealthSettings, KafkaSettings, LogSettings, MongoSettings, S3Settings
 from processor.classifier import OnFailure
 from processor.imaging.rendition import Limits, RenditionSpec, default_specs
 from processor.objects import RejectedOriginals
@@ -17,7 +17,7 @@ from processor.objects import RejectedOriginals
 MIB = 2**20
 
 
-class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
+class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings, HealthSettings):
     """Sizes in bytes, times in seconds."""
 
     processor_group: str = Field(default="darkroom.processor", description="Kafka consumer group and inbox consumer")
@@ -44,6 +44,9 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
         default=90, gt=0, description="how long done events are remembered; longer than the topic's retention"
     )
     max_upload_bytes: int = Field(default=50_000_000, ge=1, description="largest original that is downloaded")
+    stalled_seconds: float = Field(
+        default=180.0, gt=0, description="without an answer of any handler for so long the processor is not ready"
+    )
     download_seconds: float = Field(default=60.0, gt=0, description="longest time that one download may take")
     grace_seconds: float = Field(default=20.0, ge=0, description="time for running work to end after SIGTERM")
     drain_seconds: float = Field(default=5.0, ge=0, description="time for running work to end when a partition moves")
@@ -72,8 +75,6 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings):
         default_factory=default_specs,
         description='JSON list such as [{"name": "thumb", "box": [256, 256], "fit": "cover", "format": "webp"}]',
     )
-    health_port: int = Field(default=0, ge=0, le=65535, description="port of /healthz and /readyz; 0: any free one")
-    health_host: str = Field(default="127.0.0.1", description="address of /healthz and /readyz")
 
     @property
     def limits(self) -> Limits:

@@ -3,25 +3,16 @@
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from confluent_kafka import Producer
 
-from darkroom.contracts.topics import Topics
-from darkroom.runtime.kafka import configured, producer_config
-from darkroom.runtime.logging import begin
 from darkroom.runtime.s3 import aws_session
-from darkroom.runtime.settings import load
-from darkroom.runtime.shutdown import stop_on_signals
 from darkroom.runtime.start import StartRefused
-from darkroom.runtime.tracing import tracing
-from s3_bridge.bridge import Message, Result, bridge, sent_at
-from s3_bridge.publisher import KafkaPublisher
-from s3_bridge.settings import PollerSettings
+from s3_bridge.bridge import Message, Result, sent_at
 
 log = logging.getLogger(__name__)
 
@@ -35,22 +26,35 @@ Handle = Callable[[Sequence[Message]], Result]
 class QueuePoller:
     """Takes messages from one queue and deletes those that ``handle`` does not report as failed."""
 
-    def __init__(self, *, sqs: Any, queue_url: str, handle: Handle, poll_seconds: int) -> None:
+    def __init__(
+        self,
+        *,
+        sqs: Any,
+        queue_url: str,
+        handle: Handle,
+        poll_seconds: int,
+        handled: Callable[[Result], None] = lambda _: None,
+    ) -> None:
+        """``handled`` is told what became of each batch."""
         self._sqs = sqs
         self._queue_url = queue_url
         self._handle = handle
         self._poll_seconds = poll_seconds
+        self._handled = handled
+        self.failures = 0
+        """Polls in a row that failed as a whole."""
+        self.last_poll = time.monotonic()
 
     def run(self, stop: threading.Event) -> None:
         """Work until ``stop`` is set; the batch in hand is finished.
 
         While SQS or Kafka fails, it pauses longer and longer, so that an outage uses up few of a message's receives.
         """
-        failures = 0
         while not stop.is_set():
-            failures = 0 if self._succeeds() else failures + 1
-            if failures:
-                longest = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(failures, 10))
+            self.failures = 0 if self._succeeds() else self.failures + 1
+            self.last_poll = time.monotonic()
+            if self.failures:
+                longest = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(self.failures, 10))
                 stop.wait(random.uniform(longest / 2, longest))  # noqa: S311 - spreads pollers, keeps no secret
 
     def run_once(self) -> Result | None:
@@ -69,6 +73,7 @@ class QueuePoller:
         if not received:
             return None
         result = self._handle([_message(message) for message in received])
+        self._handled(result)
         failed = set(result.failed)
         self._delete([message for place, message in enumerate(received) if place not in failed])
         return result
@@ -111,28 +116,3 @@ def sqs_client(*, poll_seconds: int) -> Any:
         return aws_session().client("sqs", config=config)
     except (BotoCoreError, ValueError) as error:
         raise StartRefused(f"No SQS client can be made (AWS_REGION, AWS_ENDPOINT_URL): {error}") from None
-
-
-def main() -> None:
-    """Run the poller until SIGTERM or SIGINT."""
-    settings = load(PollerSettings)
-    begin(settings, service="s3-bridge")
-    stop = stop_on_signals()
-    with configured():
-        # Found out now: the publisher connects at the first message, which would come back without end.
-        Producer(producer_config(settings.kafka_bootstrap, settings.kafka_config))
-    publisher = KafkaPublisher(
-        bootstrap=settings.kafka_bootstrap,
-        topic=Topics(settings.topic_prefix).uploaded,
-        config=settings.kafka_config,
-    )
-    poller = QueuePoller(
-        sqs=sqs_client(poll_seconds=settings.poll_seconds),
-        queue_url=settings.queue_url,
-        handle=partial(bridge, bucket=settings.bucket, publisher=publisher, timeout=settings.publish_seconds),
-        poll_seconds=settings.poll_seconds,
-    )
-    log.info("poller_started", extra={"queue_url": settings.queue_url})
-    with tracing(service="s3-bridge"):
-        poller.run(stop)
-    log.info("poller_stopped")

@@ -25,7 +25,7 @@ from darkroom.outbox.rows import INDEXES
 from darkroom.runtime.kafka import ensure_topics
 from darkroom.runtime.mongo import Client, Db, ensure_indexes
 from outbox_relay.publisher import Publisher, TopicFacts, describe_topic
-from outbox_relay.relay import Pace, Relay
+from outbox_relay.relay import Observer, Pace, Relay
 from outbox_relay.shards import ShardLeases
 from support.events import NOW, new_id, processing, registered, step
 from support.eventually import eventually
@@ -152,6 +152,7 @@ class Stage:
         pace: Pace | None = None,
         db: Db | None = None,
         wake: threading.Event | None = None,
+        observer: Observer | None = None,
     ) -> Iterator[Relay]:
         """A relay that runs in a thread while the block does, with leases that last for ever unless given."""
         db = self.db if db is None else db
@@ -164,6 +165,7 @@ class Stage:
             wake=wake or threading.Event(),
             stop=stop,
             pace=pace or Pace(poll=0.2, grace=3.0, longest_pause=0.2, stall=10.0),
+            observer=observer,
         )
         thread = threading.Thread(target=relay.run)
         thread.start()

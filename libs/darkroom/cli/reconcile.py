@@ -2,16 +2,24 @@
 
 from typing import Annotated, Any
 
+import structlog
 import typer
 from rich.console import Console
 
-from darkroom.cli.operation import FOUND, DryRun, Json, installation, print_json
+from darkroom.cli.operation import FOUND, DryRun, Json, fail, installation, print_json
+from darkroom.metrics.keeping import ReconcilerMetrics
+from darkroom.metrics.registry import exposition, new_registry
 from darkroom.ops import audit
-from darkroom.ops.findings import MENDED, Finding, Patience
+from darkroom.ops.findings import MENDED, Finding, Kind, Patience
 from darkroom.ops.reconcile import Pass, Reconciler, Report
 from darkroom.runtime import logging
+from darkroom.runtime.health import health_server
 from darkroom.runtime.mongo import ensure_indexes
+from darkroom.runtime.settings import HealthSettings, load
 from darkroom.runtime.shutdown import stop_on_signals
+from darkroom.runtime.start import StartRefused
+
+log = structlog.get_logger()
 
 DEFAULT = Patience()
 
@@ -53,14 +61,13 @@ def reconcile(
         if dry_run:
             left = _plan(Reconciler(installation=found, patience=patience, rate=rate), names, as_json=as_json)
         else:
-            if every is not None:
-                logging.configure(service="reconciler")
             stop = stop_on_signals()
             ensure_indexes(found.db, audit.indexes())
             reconciler = Reconciler(installation=found, patience=patience, rate=rate, stop=stop)
-            left = _run(reconciler, names, as_json=as_json)
-            while every is not None and not stop.wait(every):
-                left = _run(reconciler, names, as_json=as_json)
+            if every is None:
+                left, _ = _run(reconciler, names, as_json=as_json)
+            else:
+                left = _again_and_again(reconciler, names, every, as_json=as_json)
     if left:
         raise typer.Exit(FOUND)
 
@@ -77,7 +84,28 @@ def _plan(reconciler: Reconciler, names: tuple[Pass, ...], *, as_json: bool) -> 
     return bool(plan)
 
 
-def _run(reconciler: Reconciler, names: tuple[Pass, ...], *, as_json: bool) -> bool:
+def _again_and_again(reconciler: Reconciler, names: tuple[Pass, ...], every: float, *, as_json: bool) -> bool:
+    """Until told to stop, with metrics on the health port."""
+    logging.configure(service="reconciler")
+    registry, given = new_registry(), load(HealthSettings)
+    metrics = ReconcilerMetrics(registry, passes=Pass, kinds=Kind)
+    try:
+        with health_server(
+            host=given.health_host, port=given.health_port, live=dict, ready=dict, metrics=exposition(registry)
+        ) as port:
+            log.info("reconciler_started", every=every, health_port=port)
+            while True:
+                left, reports = _run(reconciler, names, as_json=as_json)
+                for name, report in reports.items():
+                    metrics.passed(name, None if report is None else report.as_json())
+                if reconciler.stop.wait(every):
+                    return left
+    except StartRefused as refusal:
+        fail(str(refusal))
+
+
+def _run(reconciler: Reconciler, names: tuple[Pass, ...], *, as_json: bool) -> tuple[bool, dict[Pass, Report | None]]:
+    """Whether something is left, and each pass's report."""
     told: list[dict[str, Any]] = []
     left = False
 
@@ -97,7 +125,7 @@ def _run(reconciler: Reconciler, names: tuple[Pass, ...], *, as_json: bool) -> b
         for name, report in reports.items():
             what = "another process is at it" if report is None else f"{report.looked_at} looked at"
             Console().print(f"{name}: {what}", highlight=False)
-    return left
+    return left, reports
 
 
 def _say(finding: Finding, what: str) -> None:

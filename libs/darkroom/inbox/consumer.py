@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from darkroom.inbox.observer import Observer, Outcome
 from darkroom.inbox.outage import Breaker, Outage, full_jitter
 from darkroom.inbox.record_ids import ids_of
 from darkroom.inbox.schedule import Item, Partition, Schedule
@@ -95,6 +96,26 @@ class Bounds:
     outage_pause: float = 10.0
 
 
+@dataclass(frozen=True)
+class State:
+    """One look at a consumer. Times in seconds.
+
+    ``oldest`` is how long the oldest unfinished record has been in hand; ``stalled`` how long none has moved (no
+    handler has answered, none was asked anew) although there are some to work on, 0 while all is well. ``lag`` counts
+    the records behind the lowest unfinished offset of each partition from which a record has come, by what the last
+    fetch told: a paused partition fetches nothing. ``progress_at`` is the time (Unix) of a handler's last answer.
+    """
+
+    assigned: int
+    paused: int
+    unfinished: int
+    running: int
+    oldest: float
+    stalled: float
+    progress_at: float
+    lag: Mapping[Partition, int]
+
+
 def consumer_config(
     bootstrap: str,
     *,
@@ -140,8 +161,10 @@ class OrderedConsumer:
         handler: Handler,
         slots: int,
         bounds: Bounds | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._topics = list(topics)
+        self._observer = observer or Observer()
         self._handler = handler
         self._bounds = bounds or Bounds()
         self._schedule: Schedule[Delivery] = Schedule()
@@ -153,7 +176,9 @@ class OrderedConsumer:
         self._balanced_at = 0.0
         self._committed_at = 0.0
         self._commits_pending = 0
-        self.last_poll = time.monotonic()
+        self._ends: dict[Partition, int] = {}
+        self.last_poll = self._last_progress = time.monotonic()
+        self._progress_at = time.time()
         self._workers = [
             threading.Thread(target=self._work, name=f"worker-{number}", daemon=True) for number in range(slots)
         ]
@@ -169,6 +194,22 @@ class OrderedConsumer:
     def outage(self) -> str | None:
         """The server for which all work waits, if any."""
         return self._breaker.server
+
+    def state(self) -> State:
+        """How things are now. Asks no server; may be called from any thread."""
+        now = time.monotonic()
+        with self._changed:
+            oldest, reached = self._schedule.oldest(), self._schedule.watermarks()
+            return State(
+                assigned=len(self._schedule.partitions),
+                paused=len(self._paused),
+                unfinished=self._schedule.unfinished,
+                running=self._schedule.running,
+                oldest=0.0 if oldest is None else now - oldest,
+                stalled=now - self._last_progress if self._schedule.should_move() else 0.0,
+                progress_at=self._progress_at,
+                lag={p: max(0, self._ends[p] - offset) for p, offset in reached.items() if p in self._ends},
+            )
 
     def run(self, stop: threading.Event) -> None:
         """Consume until ``stop`` is set, then let running work end within the grace time, commit and leave the group.
@@ -225,7 +266,10 @@ class OrderedConsumer:
         # A record without a key has no order to keep; it must not wait for others without a key either.
         lane = key if key is not None else (topic, partition, offset)
         with self._changed:
-            if self._schedule.add(Item((topic, partition), offset, lane, delivery)):
+            if not self._schedule.unfinished:
+                # Until now there was nothing to do.
+                self._last_progress = self.last_poll
+            if self._schedule.add(Item((topic, partition), offset, lane, delivery, since=self.last_poll)):
                 self._changed.notify()
 
     def _balance(self) -> None:
@@ -255,7 +299,18 @@ class OrderedConsumer:
         with self._changed:
             offsets = self._schedule.commits()
             self._schedule.committed(offsets)
+            assigned = self._schedule.partitions
         self._send_commit(offsets)
+        self._ends = self._known_ends(assigned)
+
+    def _known_ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset behind each partition's last record, as the last fetch told it: no broker is asked."""
+        known = {}
+        for topic, partition in partitions:
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
+            if end >= 0:
+                known[(topic, partition)] = end
+        return known
 
     def _send_commit(self, offsets: Mapping[Partition, int]) -> None:
         if not offsets:
@@ -401,6 +456,8 @@ class OrderedConsumer:
                 now = time.monotonic()
                 if self._breaker.server is None:
                     if (item := self._schedule.take(now)) is not None:
+                        if not item.troubles:
+                            self._last_progress = now
                         # Calling off one hand-over must not reach into the next.
                         item.record = replace(item.record, cancelled=threading.Event(), defects=item.defects)
                         return item
@@ -411,11 +468,13 @@ class OrderedConsumer:
         return None
 
     def _handle(self, item: Item[Delivery]) -> Verdict:
-        delivery = item.record
+        delivery, begun = item.record, time.perf_counter()
         try:
             verdict = self._handler(delivery)
         except Outage as outage:
             item.troubles += 1
+            self._observer.handled(Outcome.OUTAGE, time.perf_counter() - begun)
+            self._observer.outage(outage.server)
             log.warning("outage", server=outage.server, cause=str(outage.__cause__))
             self._breaker.sit_out(outage, delivery.cancelled, stopping=lambda: self._stopping)
             # Not at once: the probe may pass while what the handler asked for still fails.
@@ -425,9 +484,13 @@ class OrderedConsumer:
             # is no Exception.
             item.troubles += 1
             item.defects += 1
+            self._observer.handled(Outcome.DEFECT, time.perf_counter() - begun)
             log.exception("handler_defect", topic=delivery.topic, partition=delivery.partition, offset=delivery.offset)
             return Later(full_jitter(item.troubles, cap=self._bounds.defect_pause))
         item.troubles = item.defects = 0
+        self._last_progress, self._progress_at = time.monotonic(), time.time()
+        outcome = Outcome.FINISHED if isinstance(verdict, Finished) else Outcome.LATER
+        self._observer.handled(outcome, time.perf_counter() - begun)
         return verdict
 
 

@@ -9,7 +9,8 @@ from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
 
 from darkroom.inbox import leases
-from darkroom.inbox.leases import Claim, Lease, LeaseLost
+from darkroom.inbox.leases import Claim, Claimed, HeldElsewhere, Lease, LeaseLost
+from darkroom.inbox.observer import Answer, Observer, Write
 
 CLAIM_TRIES = 3
 LONGEST_ERROR = 1_000
@@ -33,7 +34,9 @@ class Inbox:
         lease_seconds: float,
         keep_seconds: float = 90 * 86_400,
         call_seconds: float = 10.0,
+        observer: Observer | None = None,
     ) -> None:
+        self.observer = observer or Observer()
         self._rows = db[leases.COLLECTION]
         self._lease_ms = round(lease_seconds * 1000)
         self._keep_ms = round(keep_seconds * 1000)
@@ -67,13 +70,16 @@ class Inbox:
                         return_document=ReturnDocument.AFTER,
                         session=session,
                     )
-                if row is None:
-                    raise AssertionError("an upsert that returns the document after it always has one")
-                return leases.read_claim(self.consumer, event_id, owner, row)
             except DuplicateKeyError:
                 # Two first claims at once: the other one's row exists now, so the next try reads it.
                 if not tries_left:
                     raise
+                continue
+            if row is None:
+                raise AssertionError("an upsert that returns the document after it always has one")
+            claim = leases.read_claim(self.consumer, event_id, owner, row)
+            self.observer.claim_answered(_answer(claim))
+            return claim
         raise AssertionError("unreachable")
 
     def renew(self, lease: Lease, *, session: ClientSession | None = None) -> None:
@@ -83,7 +89,7 @@ class Inbox:
             LeaseLost: somebody else took the event over; the transaction must not commit.
 
         """
-        self._write(lease, leases.renew(lease_ms=self._lease_ms), session)
+        self._write(lease, Write.RENEW, leases.renew(lease_ms=self._lease_ms), session)
 
     def release(self, lease: Lease, *, delay: float = 0.0, error: str | None = None, refund: bool = False) -> None:
         """Give the event back for another attempt in ``delay`` seconds at the earliest; ``refund`` uncounts this one.
@@ -93,7 +99,8 @@ class Inbox:
 
         """
         error = None if error is None else error[:LONGEST_ERROR]
-        self._write(lease, leases.release(delay_ms=round(delay * 1000), error=error, refund=refund))
+        self._write(lease, Write.RELEASE, leases.release(delay_ms=round(delay * 1000), error=error, refund=refund))
+        self.observer.released(called_off=refund)
 
     def complete(self, lease: Lease, *, outcome: str, session: ClientSession | None = None) -> None:
         """The event is done; in ``session``'s transaction, together with what it caused.
@@ -102,7 +109,8 @@ class Inbox:
             LeaseLost: somebody else took the event over; the transaction must not commit.
 
         """
-        self._write(lease, leases.finish(leases.COMPLETED, outcome=outcome, keep_ms=self._keep_ms), session)
+        update = leases.finish(leases.COMPLETED, outcome=outcome, keep_ms=self._keep_ms)
+        self._write(lease, Write.COMPLETE, update, session)
 
     def bury(self, lease: Lease, *, outcome: str, session: ClientSession | None = None) -> None:
         """The event is given up; in ``session``'s transaction, together with what records the failure.
@@ -111,7 +119,8 @@ class Inbox:
             LeaseLost: somebody else took the event over; the transaction must not commit.
 
         """
-        self._write(lease, leases.finish(leases.DEAD, outcome=outcome, keep_ms=self._keep_ms), session)
+        update = leases.finish(leases.DEAD, outcome=outcome, keep_ms=self._keep_ms)
+        self._write(lease, Write.BURY, update, session)
 
     def reopen(self, event_id: str, *, session: ClientSession | None = None) -> bool:
         """Have an event that had ended worked on again; in ``session``'s transaction, together with what says so.
@@ -122,8 +131,20 @@ class Inbox:
             row = leases.ended(self.consumer, event_id)
             return self._rows.update_one(row, leases.reopen(keep_ms=self._keep_ms), session=session).matched_count == 1
 
-    def _write(self, lease: Lease, update: list[dict[str, Any]], session: ClientSession | None = None) -> None:
+    def _write(
+        self, lease: Lease, write: Write, update: list[dict[str, Any]], session: ClientSession | None = None
+    ) -> None:
         with pymongo.timeout(self._call_seconds):
             matched = self._rows.update_one(leases.held(lease), update, session=session).matched_count
         if matched == 0:
+            self.observer.fence_rejected(write)
             raise LeaseLost(f"{lease.consumer}: event {lease.event_id} is no longer held under fence {lease.fence}")
+
+
+def _answer(claim: Claim) -> Answer:
+    match claim:
+        case Claimed():
+            return Answer.CLAIMED
+        case HeldElsewhere():
+            return Answer.HELD
+    return Answer.DONE

@@ -81,6 +81,7 @@ class LeaseKeeper:
                     self._held.discard(held)
                 # A lease that was completed a moment ago is not lost.
                 if still_held:
+                    self._inbox.observer.lease_lost()
                     log.warning("lease_lost", **held.ids() | {"fence": held.lease.fence})
                     held.lost.set()
             except PyMongoError as error:

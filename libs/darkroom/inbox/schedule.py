@@ -21,7 +21,7 @@ class Item(Generic[RecordT]):
 
     ``retired``: it may end what it does but is not started again. ``dropped``: its partition was taken away; what
     becomes of it no longer counts here. ``troubles`` counts its hand-overs in a row that came to nothing, ``defects``
-    those among them over which its handler raised what it should not.
+    those among them over which its handler raised what it should not. ``since`` is when it was taken in.
     """
 
     partition: Partition
@@ -33,6 +33,7 @@ class Item(Generic[RecordT]):
     dropped: bool = False
     troubles: int = 0
     defects: int = 0
+    since: float = 0.0
 
 
 @dataclass(eq=False)
@@ -194,6 +195,22 @@ class Schedule(Generic[RecordT]):
         for partition in partitions:
             if partition in self._windows:
                 self._windows[partition].committed = -1
+
+    def oldest(self) -> float | None:
+        """When the unfinished record that was taken in first was taken in; None if there is none."""
+        firsts = (window.items[0].since for window in self._windows.values() if window.watermark() < window.end)
+        return min(firsts, default=None)
+
+    def should_move(self) -> bool:
+        """Whether any key is being worked on, is free to be, or waits because its last hand-over came to nothing.
+
+        A key that waits because its handler asked for that is as it should be.
+        """
+        return any(lane.ticket is None or lane.items[0].troubles for lane in self._lanes.values())
+
+    def watermarks(self) -> dict[Partition, int]:
+        """The lowest unfinished offset of each partition of which a record has come."""
+        return {partition: window.watermark() for partition, window in self._windows.items() if window.end >= 0}
 
     def span(self, partition: Partition) -> int:
         """How many offsets lie between the partition's watermark and its newest record."""

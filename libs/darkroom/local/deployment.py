@@ -43,7 +43,7 @@ _LIBRARY = (
     "runtime/tracing.py",
     "tracing/*.py",
 )
-_ONLY_POLLER = ("poller.py", "__main__.py")
+_ONLY_POLLER = ("app.py", "metrics.py", "poller.py", "__main__.py")
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
 _NOTHING_TO_UPDATE = "No updates are to be performed"
 _LAMBDA_PYTHON = "3.13"

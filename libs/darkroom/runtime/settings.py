@@ -92,6 +92,15 @@ class LogSettings(Group):
         return given.upper() if isinstance(given, str) else given
 
 
+class HealthSettings(Group):
+    """Where a service tells how it is. Whoever can reach this port needs no token: keep it inside."""
+
+    health_host: str = Field(default="127.0.0.1", description="address of /healthz, /readyz, /startedz and /metrics")
+    health_port: int = Field(
+        default=0, ge=0, le=65535, description="port of /healthz, /readyz, /startedz and /metrics; 0: any free one"
+    )
+
+
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)
 
 

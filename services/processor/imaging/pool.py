@@ -44,8 +44,13 @@ class DecoderPool:
         jobs_per_child: int = 500,
         start_seconds: float = 30.0,
         max_reply_bytes: int = 64 * 2**20,
+        decoded: Callable[[float, bool], None] = lambda _seconds, _alive: None,
     ) -> None:
-        """Start the children and wait for the first. Raises DecoderUnavailable when it does not come up."""
+        """Start the children and wait for the first. Raises DecoderUnavailable when it does not come up.
+
+        `decoded` is told, from many threads, how many seconds a child had a picture and whether it lived to give it
+        back; it must be quick.
+        """
         if size < 1 or jobs_per_child < 1 or cpu_seconds < 1 or wall_seconds <= 0:
             raise ValueError("size, jobs_per_child, cpu_seconds and wall_seconds must be positive")
         self._new_child: Callable[[], Child] = lambda: Child(
@@ -61,6 +66,7 @@ class DecoderPool:
         self._busy: set[Child] = set()
         self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._refused: str | None = None
+        self._decoded = decoded
         # One thread starts all children and lives as long as the pool: Linux delivers the parent-death signal when the
         # *thread* that started a child ends.
         self._starter = threading.Thread(target=self._start_children, name="decoder-starter", daemon=True)
@@ -89,7 +95,7 @@ class DecoderPool:
         deaths: list[str] = []
         while len(deaths) <= _DEATHS_ALLOWED:
             child = self._take_started(cancelled)
-            alive = False
+            alive, begun = False, time.monotonic()
             try:
                 reply = child.render(
                     data, specs, limits, deadline=time.monotonic() + self._wall_seconds, check=self._check(cancelled)
@@ -108,6 +114,7 @@ class DecoderPool:
                 deaths.append(str(death))
                 continue
             finally:
+                self._decoded(time.monotonic() - begun, alive)
                 self._give_back(child, reuse=alive and child.jobs < self._jobs_per_child)
             if isinstance(reply, Rejected):
                 raise reply
@@ -122,6 +129,11 @@ class DecoderPool:
         """Process ids of the children that there are now."""
         with self._changed:
             return tuple(child.pid for child in (*self._idle, *self._busy))
+
+    def use(self) -> tuple[int, int]:
+        """How many children are idle, and how many are at work."""
+        with self._changed:
+            return len(self._idle), len(self._busy)
 
     def close(self) -> None:
         """End all children and wait for their ends; calls in `render` raise DecoderUnavailable. May be called twice."""

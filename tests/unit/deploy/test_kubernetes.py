@@ -129,17 +129,27 @@ def test_a_service_is_moved_with_care(deployment: dict[str, Any]) -> None:
     assert "replicas" not in deployment["spec"]
 
 
-@pytest.mark.parametrize("name", ["asset-api", "processor", "outbox-relay"])
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=called)
+def test_prometheus_is_led_to_a_port_that_the_container_has_and_no_service_shows(deployment: dict[str, Any]) -> None:
+    annotations = deployment["spec"]["template"]["metadata"]["annotations"]
+    ports = {port["containerPort"]: port["name"] for port in container(deployment)["ports"]}
+    scraped = int(annotations["prometheus.io/port"])
+    assert annotations["prometheus.io/path"] == "/metrics"
+    assert scraped in ports
+    shown = [port["targetPort"] for d in DOCUMENTS if d["kind"] == "Service" for port in d["spec"]["ports"]]
+    assert deployment["metadata"]["name"] != "asset-api" or ports[scraped] not in shown
+
+
+@pytest.mark.parametrize("name", ["asset-api", "s3-bridge", "processor", "outbox-relay"])
 def test_a_service_is_asked_how_it_is_and_given_time_to_wait_for_its_servers(name: str) -> None:
     only = container(of_kind("Deployment", name))
     assert only["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert only["readinessProbe"]["httpGet"]["path"] == "/readyz"
     started = only["startupProbe"]
     assert started["periodSeconds"] * started["failureThreshold"] > 120
-    (port,) = only["ports"]
     dockerfile = (FOLDER.parent / "Dockerfile").read_text(encoding="utf-8")
     target = dockerfile.split(f"AS {name.replace('-', '_')}\n", 1)[1].split("FROM", 1)[0]
-    assert f"EXPOSE {port['containerPort']}" in target
+    assert f"EXPOSE {' '.join(str(port['containerPort']) for port in only['ports'])}\n" in target
 
 
 def test_the_processors_follow_the_lag_of_their_group_up_to_one_a_partition() -> None:
