@@ -180,6 +180,8 @@ ENDINGS = (".py", ".toml", ".yaml", ".json", ".properties", ".js", ".html", ".co
 CODE = sources("libs", "services", "tests", "benchmarks", "deploy", endings=ENDINGS)
 CODE += sources("Makefile", "pyproject.toml")
 FOREIGN = {
+    # What Prometheus's own client tells of every process.
+    *("process_max_fds", "process_start_time_seconds", "process_virtual_memory_bytes"),
     # Of MongoDB and AWS, told to whoever sets them up.
     *("periodicNoopIntervalSecs", "shardCollection", "GetQueueUrl", "GetObjectTagging", "ChangeMessageVisibility"),
 }
