@@ -155,10 +155,15 @@ class Schedule(Generic[RecordT]):
             if lane.running and lane.items[0].partition in gone:
                 lane.items[0].retired = True
                 running.append(lane.items[0])
+            # It was the first record that waited: whoever stood behind it is not to wait for its sake.
+            woken = lane.ticket is not None and bool(kept) and kept[0] is not lane.items[0]
             lane.items = kept
             if not kept:
                 lane.ticket = None
                 del self._lanes[key]
+            elif woken:
+                lane.ticket = None
+                self._ready.append(lane)
         return running
 
     def drop(self, partitions: Iterable[Partition]) -> list[Item[RecordT]]:

@@ -151,6 +151,19 @@ def test_dropping_a_partition_leaves_the_same_key_of_another_alone() -> None:
     assert schedule.unfinished == 0
 
 
+def test_what_waited_behind_a_dropped_record_does_not_wait_for_its_sake() -> None:
+    schedule, (first,) = filled("a")
+    schedule.defer(take(schedule), 60.0)
+    behind = item(7, "a", P1)
+    assert schedule.add(behind)
+    assert schedule.take(1.0) is None
+    schedule.drop([P0])
+    assert take(schedule, 1.0) is behind
+    schedule.finish(behind)
+    assert schedule.take(60.0) is None
+    assert first.dropped
+
+
 def test_assigning_what_is_assigned_forgets_its_records() -> None:
     schedule, (first,) = filled("a")
     take(schedule)
