@@ -1,5 +1,6 @@
 """deploy/aws: what CloudFormation itself would refuse, and that services.yaml fits the services and the data stack."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,10 @@ def test_the_distribution_reads_renditions_by_signed_url_and_never_originals() -
     rights = {statement["Effect"]: statement for statement in optional}
     assert rights["Deny"]["Resource"] == {"Fn::Sub": "${Bucket.Arn}/assets/*/original.*"}
     assert "aws:SourceArn" in rights["Allow"]["Condition"]["StringEquals"]
+
+
+@pytest.mark.parametrize("task", SETTINGS.keys() - {"ApiTask"})
+def test_a_task_that_no_load_balancer_asks_is_asked_on_the_images_own_health_port(task: str) -> None:
+    dockerfile = (FOLDER.parent / "Dockerfile").read_text(encoding="utf-8")
+    (port,) = set(re.findall(r"DARKROOM_HEALTH_PORT=(\d+)", dockerfile))
+    assert f"http://127.0.0.1:{port}/healthz" in container(task)["HealthCheck"]["Command"][-1]
