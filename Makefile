@@ -28,8 +28,9 @@ up: $(READY) ## Start the servers and the services on this machine, and keep the
 chaos: $(READY) ## Upload while everything is killed, then check every invariant (ARGS="--assets N --minutes M --seed S --brokers 1")
 	@$(BIN)/darkroom chaos $(ARGS)
 
+# Two at a time, each with servers of its own: most tests wait for something. A file's tests stay together.
 test: $(READY) ## Run all tests against real servers, started by the tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-containers: $(READY) ## Build the images, run deploy/compose.yaml in podman and send photos through (skipped where there is no podman)
 	@DARKROOM_TEST_CONTAINERS=1 $(BIN)/python -m pytest tests/containers -p no:randomly $(ARGS)

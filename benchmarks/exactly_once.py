@@ -41,6 +41,7 @@ from processor.dead_letters import DeadLetters
 from processor.imaging.rendition import Limits, Rendered, RenditionSpec, SourceFormat
 from processor.objects import Bucket, Fetched
 from processor.process import Processor
+from processor.rendering import Rendering
 from processor.store import Store
 
 BUCKET = "bench"
@@ -76,12 +77,10 @@ def processor(db: Db, kafka: str, topics: Topics) -> Processor:
         inbox=inbox,
         keeper=LeaseKeeper(inbox),
         store=Store(db.client, db, inbox),
-        bucket=NoBucket(),
-        decoder=NoDecoder(),
+        rendering=Rendering(
+            bucket=NoBucket(), decoder=NoDecoder(), specs=(), limits=Limits(), max_upload_bytes=1 << 30
+        ),
         dead_letters=DeadLetters(Producer(producer_config(kafka)), topic=topics.uploaded_dlq),
-        specs=(),
-        limits=Limits(),
-        max_upload_bytes=1 << 30,
         max_attempts=5,
         backoff_seconds=1,
     )

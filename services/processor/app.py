@@ -27,6 +27,7 @@ from processor.imaging.pool import DecoderPool
 from processor.metrics import ProcessorMetrics
 from processor.objects import Bucket
 from processor.process import Processor
+from processor.rendering import Rendering
 from processor.settings import Settings
 from processor.store import Store
 
@@ -96,16 +97,18 @@ def main() -> None:
                 inbox=inbox,
                 keeper=keeper,
                 store=store,
-                bucket=bucket,
-                decoder=decoder,
+                rendering=Rendering(
+                    bucket=bucket,
+                    decoder=decoder,
+                    specs=settings.renditions,
+                    limits=settings.limits,
+                    max_upload_bytes=settings.max_upload_bytes,
+                    rejected_originals=settings.rejected_originals,
+                    classifier=_classifier(settings),
+                ),
                 dead_letters=dead_letters,
-                specs=settings.renditions,
-                limits=settings.limits,
-                max_upload_bytes=settings.max_upload_bytes,
                 max_attempts=settings.max_attempts,
                 backoff_seconds=settings.backoff_seconds,
-                rejected_originals=settings.rejected_originals,
-                classifier=_classifier(settings),
                 observer=metrics,
             ),
             slots=settings.processor_slots,

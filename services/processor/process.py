@@ -4,14 +4,12 @@ The work may happen more than once, its effect does not: bytes go to keys that d
 database says changes in one transaction that only the last holder of the lease can commit.
 """
 
-import hashlib
 import threading
-from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import structlog
 from pymongo.errors import PyMongoError
@@ -21,12 +19,9 @@ from darkroom.contracts.envelope import Event, MalformedEvent, from_record
 from darkroom.contracts.events import (
     AssetFailed,
     AssetProcessing,
-    AssetReady,
     AssetUploaded,
     EventData,
     Failure,
-    Original,
-    Rendition,
 )
 from darkroom.contracts.failures import FailureCode
 from darkroom.inbox import Claim, Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
@@ -35,19 +30,10 @@ from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.inbox.outage import Outage, full_jitter, told, unreachable
 from darkroom.inbox.tracing import Handling, handling
 from darkroom.tracing import spans
-from processor.classifier import Classifier, ClassifierFailed, OnFailure, Picture
 from processor.dead_letters import DeadLetters
-from processor.imaging.failure import Cancelled, DecoderUnavailable, Rejected
-from processor.imaging.rendition import Limits, Rendered, RenditionSpec
-from processor.objects import (
-    Bucket,
-    CalledOff,
-    DownloadRefused,
-    Fetched,
-    ObjectMissing,
-    RejectedOriginals,
-    StorageFailed,
-)
+from processor.imaging.failure import Cancelled, Rejected
+from processor.objects import CalledOff
+from processor.rendering import Rendering, Retryable
 from processor.store import Conflict, Store
 
 log = structlog.get_logger()
@@ -56,17 +42,6 @@ SHORTEST_WAIT = 0.05
 """Seconds. A lease that has just run out is asked for again at once, but not in a spin."""
 ANOTHER_SUSPECT = 1.0
 """Seconds that an event under suspicion waits at most before it asks whether it is its turn."""
-
-
-class Decoder(Protocol):
-    """Turns a picture's bytes into renditions, where a hostile picture can harm nobody."""
-
-    def render(
-        self, data: bytes, specs: Sequence[RenditionSpec], limits: Limits, *, cancelled: threading.Event | None = None
-    ) -> Rendered: ...
-
-    def probe(self, *, cancelled: threading.Event | None = None) -> None:
-        """See whether pictures can be decoded at all; whatever this raises means that they cannot now."""
 
 
 class End(StrEnum):
@@ -92,14 +67,6 @@ class Observer:
         """An attempt failed and will be made again."""
 
 
-class _Retryable(Exception):
-    """This attempt failed for a reason that may pass. ``code`` is the asset's failure if it never does."""
-
-    def __init__(self, code: FailureCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def _utcnow() -> datetime:
     return datetime.now(UTC)
 
@@ -111,16 +78,10 @@ class Processor:
     inbox: Inbox
     keeper: LeaseKeeper
     store: Store
-    bucket: Bucket
-    decoder: Decoder
+    rendering: Rendering
     dead_letters: DeadLetters
-    specs: tuple[RenditionSpec, ...]
-    limits: Limits
-    max_upload_bytes: int
     max_attempts: int
     backoff_seconds: float
-    rejected_originals: RejectedOriginals = RejectedOriginals.KEEP
-    classifier: Classifier | None = None
     observer: Observer = field(default_factory=Observer)
     now: Callable[[], datetime] = field(default=_utcnow)
     suspects: threading.Lock = field(default_factory=threading.Lock)
@@ -218,7 +179,7 @@ class Processor:
         if asset is None:
             raise MalformedEvent(f"header ce_subject: asset {event.asset_id} was never registered")
         # Only the configured bucket and the registered key are ever read, whatever an event says.
-        if event.data.bucket != self.bucket.name:
+        if event.data.bucket != self.rendering.bucket.name:
             raise MalformedEvent(f"bucket: {event.data.bucket!r} is not this installation's bucket")
         if event.data.object_key != asset.object_key:
             raise MalformedEvent(f"object_key: {event.data.object_key!r} is not the asset's {asset.object_key!r}")
@@ -263,7 +224,7 @@ class Processor:
             return self._give_up(job, FailureCode.RETRIES_EXHAUSTED, job.lease.last_error or "the worker died")
         try:
             return self._decided_anew(asset, lambda now: self._attempt(job, now))
-        except _Retryable as error:
+        except Retryable as error:
             return self._retry(job, error)
         except (LeaseLost, Cancelled, CalledOff, Outage):
             raise
@@ -272,7 +233,7 @@ class Processor:
                 raise
             # An asset that brings out a defect in this code must come to an end as well, so it costs attempts.
             log.exception("attempt_defect")
-            return self._retry(job, _Retryable(FailureCode.RETRIES_EXHAUSTED, told(defect)))
+            return self._retry(job, Retryable(FailureCode.RETRIES_EXHAUSTED, told(defect)))
 
     def _decided_anew(self, asset: Asset, decide: Callable[[Asset], Verdict]) -> Verdict:
         while True:
@@ -292,14 +253,16 @@ class Processor:
         if (started := self._started(job, asset)) is None:
             return self._ignore(job, asset)
         try:
-            ready = self._render(job, started)
+            ready = self.rendering.render(
+                started, job.uploaded, cancelled=job.cancelled, still_ours=lambda: self.inbox.renew(job.lease)
+            )
         except Rejected as rejected:
             failed = AssetFailed(failure=Failure(code=rejected.code, message=rejected.message))
             with spans.span("finish", attributes={"darkroom.outcome": f"failed: {rejected.code}"}):
                 self.store.finish(self._change(job, started, failed), job.lease, outcome=f"failed: {rejected.code}")
             self._count_failed(End.FAILED, rejected.code)
             log.info("asset_failed", code=rejected.code)
-            self._put_away(job, asset, rejected)
+            self.rendering.put_away(asset, job.uploaded, rejected)
             return Finished()
         with spans.span("finish", attributes={"darkroom.outcome": "ready"}):
             self.store.finish(self._change(job, started, ready), job.lease, outcome="ready")
@@ -323,133 +286,7 @@ class Processor:
         self.observer.ended(End.IGNORED)
         return Finished()
 
-    def _render(self, job: "_Job", asset: Asset) -> AssetReady:
-        try:
-            original = self._fetch(job, asset)
-            with spans.span("decode", attributes={"darkroom.bytes": len(original.data)}):
-                rendered = self.decoder.render(original.data, self.specs, self.limits, cancelled=job.cancelled)
-            labels = self._classify(asset, rendered)
-            return self._store_renditions(job, asset, original, rendered, labels)
-        except ObjectMissing as error:
-            raise _Retryable(FailureCode.OBJECT_MISSING, str(error)) from error
-        except StorageFailed as error:
-            self._blame(error)
-            raise _Retryable(FailureCode.RETRIES_EXHAUSTED, str(error)) from error
-        except DecoderUnavailable as error:
-            # Raised before a child was given the picture, which therefore is not to blame.
-            raise Outage("the decoder", lambda: self.decoder.probe(cancelled=job.cancelled)) from error
-
-    def _fetch(self, job: "_Job", asset: Asset) -> Fetched:
-        if job.uploaded.size == 0:
-            raise Rejected(FailureCode.EMPTY_OBJECT, "the uploaded object has no bytes")
-        if asset.size > self.max_upload_bytes:
-            raise Rejected(FailureCode.TOO_LARGE, f"{asset.size} bytes; at most {self.max_upload_bytes} are processed")
-        try:
-            with spans.span("download", kind=spans.SpanKind.CLIENT, attributes={"darkroom.bytes": asset.size}):
-                original = self.bucket.fetch(
-                    asset.object_key, version_id=job.uploaded.version_id, size=asset.size, cancelled=job.cancelled
-                )
-        except DownloadRefused as error:
-            code = FailureCode.SIZE_MISMATCH if error.size else FailureCode.EMPTY_OBJECT
-            raise Rejected(code, f"{asset.size} bytes were declared, {error.size} were uploaded") from error
-        if asset.checksum_sha256 is not None:
-            actual = b64encode(hashlib.sha256(original.data).digest()).decode()
-            if actual != asset.checksum_sha256:
-                raise Rejected(FailureCode.CHECKSUM_MISMATCH, f"SHA-256 is {actual}, not {asset.checksum_sha256}")
-        return original
-
-    def _classify(self, asset: Asset, rendered: Rendered) -> dict[str, str]:
-        labels = dict(rendered.labels)
-        if self.classifier is None:
-            return labels
-        largest = max(rendered.renditions, key=lambda made: made.width * made.height)
-        picture = Picture(
-            asset_id=asset.id,
-            content_type=largest.content_type,
-            width=largest.width,
-            height=largest.height,
-            data=largest.data,
-            labels=rendered.labels,
-        )
-        try:
-            with spans.span("classify"):
-                return labels | self.classifier.labels(picture)
-        except ClassifierFailed as error:
-            log.warning("classifier_failed", reason=str(error))
-            match self.classifier.on_failure:
-                case OnFailure.SKIP:
-                    return labels
-                case OnFailure.RETRY:
-                    raise _Retryable(FailureCode.RETRIES_EXHAUSTED, f"classifier: {error}") from error
-                case _ as never:
-                    assert_never(never)
-
-    def _put_away(self, job: "_Job", asset: Asset, rejected: Rejected) -> None:
-        """Tag or delete the original, now that the asset is FAILED. Before that, it might still be wanted.
-
-        A crash or an outage right here leaves the original as it was, which harms nobody; it is not tried again.
-        """
-        version = job.uploaded.version_id
-        try:
-            self.bucket.reject(asset.object_key, version_id=version, policy=self.rejected_originals, code=rejected.code)
-        except StorageFailed as error:
-            log.warning("rejected_original_left", policy=self.rejected_originals, error=str(error))
-
-    def _store_renditions(
-        self, job: "_Job", asset: Asset, original: Fetched, rendered: Rendered, labels: dict[str, str]
-    ) -> AssetReady:
-        renditions = []
-        for made in rendered.renditions:
-            if job.cancelled.is_set():
-                raise CalledOff
-            key = f"assets/{asset.id}/{made.name}.{made.extension}"
-            with spans.span(
-                "upload",
-                kind=spans.SpanKind.CLIENT,
-                attributes={"darkroom.rendition": made.name, "darkroom.bytes": len(made.data)},
-            ):
-                self.bucket.store(
-                    key, made.data, content_type=made.content_type, still_ours=lambda: self.inbox.renew(job.lease)
-                )
-            renditions.append(
-                Rendition(
-                    name=made.name,
-                    object_key=key,
-                    content_type=made.content_type,
-                    size=len(made.data),
-                    width=made.width,
-                    height=made.height,
-                )
-            )
-        return AssetReady(
-            bucket=self.bucket.name,
-            object_key=asset.object_key,
-            original=Original(
-                etag=original.etag,
-                version_id=original.version_id,
-                size=len(original.data),
-                width=rendered.width,
-                height=rendered.height,
-                format=rendered.format,
-            ),
-            renditions=tuple(renditions),
-            labels=labels,
-        )
-
-    def _blame(self, error: StorageFailed) -> None:
-        """Is it this object, or all of S3? In the second case nobody's attempt is spent.
-
-        Raises:
-            Outage: the bucket does not answer at all.
-
-        """
-        try:
-            self.bucket.probe()
-        except Exception as down:
-            raise Outage("S3", self.bucket.probe) from down
-        log.info("storage_failed", error=str(error))
-
-    def _retry(self, job: "_Job", error: _Retryable) -> Verdict:
+    def _retry(self, job: "_Job", error: Retryable) -> Verdict:
         if job.lease.attempts >= self.max_attempts:
             return self._give_up(job, error.code, str(error))
         delay = full_jitter(job.lease.attempts, cap=self.backoff_seconds)

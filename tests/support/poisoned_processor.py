@@ -7,21 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 from processor import app
-from processor.process import Processor
+from processor.rendering import Rendering
 
 Fetch = Callable[..., Any]
 
 
 def poison(asset_id: str) -> None:
     """From now on fetching the asset's original ends this process, as the kernel does when memory runs out."""
-    fetch: Fetch = Processor._fetch
+    fetch: Fetch = Rendering._fetch
 
-    def deadly(self: Processor, job: Any, asset: Any) -> Any:
+    def deadly(self: Rendering, asset: Any, *others: Any) -> Any:
         if asset.id == asset_id:
             os.kill(os.getpid(), signal.SIGKILL)
-        return fetch(self, job, asset)
+        return fetch(self, asset, *others)
 
-    Processor._fetch = deadly  # type: ignore[method-assign]  # a crash at a named point
+    Rendering._fetch = deadly  # type: ignore[method-assign, assignment]  # a crash at a named point
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The only place that knows where the tests' servers come from.
 
 An address in DARKROOM_MONGO_URL, DARKROOM_KAFKA_BOOTSTRAP or AWS_ENDPOINT_URL is used, and must answer; otherwise a
-local process is started when a test first asks for it, and ended with the session.
+local process is started when a test first asks for it, and ended with the session; or a container, where
+DARKROOM_TEST_SERVERS says `containers`.
 """
 
 import os
@@ -21,15 +22,27 @@ from darkroom.local.kafka import require_broker, start_kafka
 from darkroom.local.mongod import require_replica_set, start_mongod
 from darkroom.local.processes import Supervisor
 from darkroom.local.servers import AWS_VARIABLE, KAFKA_VARIABLE, MONGO_VARIABLE
+from support.container_servers import ContainerServers
+
+KINDS = ("processes", "containers")
 
 
 def describe_choice() -> list[str]:
     """One line a server for pytest's header: where it comes from."""
     names = {"mongod": MONGO_VARIABLE, "kafka": KAFKA_VARIABLE, "aws": AWS_VARIABLE}
+    kind = "container" if in_containers() else "local process"
     return [
-        f"{name}: " + (f"given by {variable}" if os.environ.get(variable) else "local process, started on first use")
+        f"{name}: " + (f"given by {variable}" if os.environ.get(variable) else f"{kind}, started on first use")
         for name, variable in names.items()
     ]
+
+
+def in_containers() -> bool:
+    """Whether the session's servers are to be containers."""
+    asked = os.environ.get("DARKROOM_TEST_SERVERS", KINDS[0])
+    if asked not in KINDS:
+        raise ValueError(f"DARKROOM_TEST_SERVERS: {asked!r} is none of {', '.join(KINDS)}")
+    return asked == "containers"
 
 
 class SessionServers:
@@ -38,6 +51,7 @@ class SessionServers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._supervisor: Supervisor | None = None
+        self._containers = ContainerServers(folder) if in_containers() else None
         self._addresses: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -51,7 +65,9 @@ class SessionServers:
             for name in ("mongo", "kafka", "aws"):
                 leave.callback(shutil.rmtree, self._folder / name, ignore_errors=True)
             if self._supervisor is not None:
-                self._supervisor.stop()
+                leave.callback(self._supervisor.stop)
+            if self._containers is not None:
+                leave.callback(self._containers.stop)
 
     def mongo_url(self) -> str:
         """The address of a replica set whose server accepts failCommand when it is a local one."""
@@ -61,6 +77,7 @@ class SessionServers:
             lambda supervisor: (
                 start_mongod(supervisor, self._folder / "mongo", parameters={"enableTestCommands": "1"}).url
             ),
+            ContainerServers.start_mongo,
         )
 
     def kafka_bootstrap(self) -> str:
@@ -69,17 +86,31 @@ class SessionServers:
             KAFKA_VARIABLE,
             require_broker,
             lambda supervisor: start_kafka(supervisor, self._folder / "kafka").bootstrap,
+            ContainerServers.start_kafka,
         )
 
     def aws_endpoint(self) -> str:
         """The address of S3, SQS and Lambda."""
-        return self._address(AWS_VARIABLE, require_endpoint, lambda supervisor: start_aws(supervisor, self._folder).url)
+        return self._address(
+            AWS_VARIABLE,
+            require_endpoint,
+            lambda supervisor: start_aws(supervisor, self._folder).url,
+            ContainerServers.start_aws,
+        )
 
-    def _address(self, variable: str, require: Callable[[str], None], start: Callable[[Supervisor], str]) -> str:
+    def _address(
+        self,
+        variable: str,
+        require: Callable[[str], None],
+        start: Callable[[Supervisor], str],
+        contain: Callable[[ContainerServers], str],
+    ) -> str:
         if variable not in self._addresses:
             if given := os.environ.get(variable):
                 require(given)
                 self._addresses[variable] = given
+            elif self._containers is not None:
+                self._addresses[variable] = contain(self._containers)
             else:
                 self._supervisor = self._supervisor or Supervisor(self._folder / "logs")
                 self._addresses[variable] = start(self._supervisor)

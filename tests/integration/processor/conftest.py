@@ -26,7 +26,8 @@ from processor.dead_letters import DeadLetters
 from processor.imaging.pool import DecoderPool
 from processor.imaging.rendition import Limits, Rendered, RenditionSpec
 from processor.objects import Bucket
-from processor.process import Decoder, Processor
+from processor.process import Processor
+from processor.rendering import Decoder, Rendering
 from processor.store import Store
 from support import events, pictures
 
@@ -147,8 +148,12 @@ class World:
 
     def with_decoder(self, **hooks: Any) -> tuple[Processor, Hooked]:
         """A worker whose decoder has hooks."""
-        hooked = Hooked(self.processor.decoder, **hooks)
-        return replace(self.processor, decoder=hooked), hooked
+        hooked = Hooked(self.processor.rendering.decoder, **hooks)
+        return self.rendering(decoder=hooked), hooked
+
+    def rendering(self, **changes: Any) -> Processor:
+        """The processor with these fields of its ``Rendering`` changed."""
+        return replace(self.processor, rendering=replace(self.processor.rendering, **changes))
 
 
 @pytest.fixture(scope="session")
@@ -196,12 +201,14 @@ def world(
             inbox=inbox,
             keeper=keeper,
             store=Store(client, db, inbox, call_seconds=1.0),
-            bucket=Bucket(s3, name=bucket, download_seconds=10),
-            decoder=pool,
+            rendering=Rendering(
+                bucket=Bucket(s3, name=bucket, download_seconds=10),
+                decoder=pool,
+                specs=SPECS,
+                limits=Limits(),
+                max_upload_bytes=1_000_000,
+            ),
             dead_letters=DeadLetters(producer, topic=topic_names("dlq"), seconds=5),
-            specs=SPECS,
-            limits=Limits(),
-            max_upload_bytes=1_000_000,
             max_attempts=3,
             backoff_seconds=60,
         )

@@ -110,7 +110,7 @@ def test_a_rejected_original_is_treated_by_policy(world: World, policy: Rejected
         world.s3.put_bucket_versioning(Bucket=world.bucket, VersioningConfiguration={"Status": "Enabled"})
     asset = world.upload(b"no picture")
     head = world.s3.head_object(Bucket=world.bucket, Key=asset.object_key)
-    worker = replace(world.processor, rejected_originals=policy)
+    worker = world.rendering(rejected_originals=policy)
     assert worker(world.delivery(asset, version_id=head.get("VersionId"))) == Finished()
     assert world.types(asset) == FAILED
     failure = world.asset(asset).failure
@@ -129,7 +129,10 @@ def test_a_rejected_original_is_put_away_only_once_its_asset_is_failed(world: Wo
     delivery = world.delivery(asset)
     # The lease is lost unawares while it is looked at, so this worker may not say how it ended.
     worker, _ = world.with_decoder(before=lambda _: world.take_over(delivery))
-    assert isinstance(replace(worker, rejected_originals=RejectedOriginals.DELETE)(delivery), Later)
+    assert isinstance(
+        replace(worker, rendering=replace(worker.rendering, rejected_originals=RejectedOriginals.DELETE))(delivery),
+        Later,
+    )
     assert world.types(asset) == ["Registered", "Processing"]
     assert world.keys(asset) == {"original.jpg"}
 
@@ -137,7 +140,7 @@ def test_a_rejected_original_is_put_away_only_once_its_asset_is_failed(world: Wo
 def test_a_good_original_is_neither_tagged_nor_deleted(world: World) -> None:
     for policy in RejectedOriginals:
         asset = world.upload()
-        assert replace(world.processor, rejected_originals=policy)(world.delivery(asset)) == Finished()
+        assert world.rendering(rejected_originals=policy)(world.delivery(asset)) == Finished()
         assert world.types(asset) == READY
         assert "original.jpg" in world.keys(asset)
         assert world.s3.get_object_tagging(Bucket=world.bucket, Key=asset.object_key)["TagSet"] == []
@@ -150,7 +153,10 @@ def test_an_original_that_cannot_be_put_away_is_failed_all_the_same(world: World
     gone, _ = world.with_decoder(
         before=lambda _: world.s3.delete_object(Bucket=world.bucket, Key=asset.object_key),
     )
-    assert replace(gone, rejected_originals=RejectedOriginals.TAG)(delivery) == Finished()
+    assert (
+        replace(gone, rendering=replace(gone.rendering, rejected_originals=RejectedOriginals.TAG))(delivery)
+        == Finished()
+    )
     assert world.types(asset) == FAILED
     assert world.row(delivery)["state"] == "COMPLETED"
 
@@ -176,7 +182,7 @@ def sized(picture: Picture) -> Mapping[str, str]:
 def test_an_own_classifiers_labels_stand_beside_the_others(world: World) -> None:
     own = Classifier(sized, seconds=5, on_failure=OnFailure.RETRY, limit=1)
     asset = world.upload()
-    assert replace(world.processor, classifier=own)(world.delivery(asset)) == Finished()
+    assert world.rendering(classifier=own)(world.delivery(asset)) == Finished()
     assert world.types(asset) == READY
     labels = world.asset(asset).labels
     assert (labels["seen"], labels["asset"]) == ("JPEG 300x200", asset.id)
@@ -186,12 +192,12 @@ def test_an_own_classifiers_labels_stand_beside_the_others(world: World) -> None
 def test_a_classifier_that_fails_is_skipped_or_costs_attempts(world: World) -> None:
     skip, retry = (Classifier(broken, seconds=5, on_failure=policy, limit=1) for policy in OnFailure)
     skipped = world.upload()
-    assert replace(world.processor, classifier=skip)(world.delivery(skipped)) == Finished()
+    assert world.rendering(classifier=skip)(world.delivery(skipped)) == Finished()
     assert world.types(skipped) == READY
     assert set(world.asset(skipped).labels) == set(NAMES)
     retried = world.upload()
     delivery = world.delivery(retried)
-    worker = replace(world.processor, classifier=retry)
+    worker = world.rendering(classifier=retry)
     for _ in range(2):
         assert isinstance(worker(delivery), Later)
         world.run_out()
@@ -238,7 +244,7 @@ def test_an_object_that_appears_late_becomes_ready(world: World) -> None:
 def test_an_outage_of_s3_costs_no_attempt(world: World) -> None:
     dead = s3_at("http://127.0.0.1:9", connect_timeout=1)
     asset = world.upload()
-    cut_off = replace(world.processor, bucket=Bucket(dead, name=world.bucket, download_seconds=5))
+    cut_off = world.rendering(bucket=Bucket(dead, name=world.bucket, download_seconds=5))
     for _ in range(5):
         # Each time another process, as when they are restarted during the outage.
         delivery = world.delivery(asset)
@@ -256,7 +262,7 @@ def test_an_outage_of_s3_costs_no_attempt(world: World) -> None:
 def test_a_decoder_that_cannot_start_costs_no_attempt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asset = world.upload()
     with DecoderPool(size=1) as pool:
-        worker = replace(world.processor, decoder=pool)
+        worker = world.rendering(decoder=pool)
         with monkeypatch.context() as patch:
             patch.setattr(sys, "executable", "/nowhere/python")
             os.kill(pool.pids()[0], signal.SIGKILL)
@@ -362,7 +368,7 @@ def test_a_crash_after_a_rendition_was_written_is_taken_over(world: World) -> No
     asset = world.upload()
     there = CrashAfterPut(world.s3, name=world.bucket, download_seconds=5)
     with pytest.raises(Crash):
-        replace(world.processor, bucket=there)(world.delivery(asset))
+        world.rendering(bucket=there)(world.delivery(asset))
     assert world.keys(asset) == {"original.jpg", "thumb.jpg"}
     world.run_out()
     assert world.processor(world.delivery(asset)) == Finished()

@@ -121,7 +121,7 @@ def test_the_distribution_reads_renditions_by_signed_url_and_never_originals() -
     assert "aws:SourceArn" in rights["Allow"]["Condition"]["StringEquals"]
 
 
-@pytest.mark.parametrize("task", SETTINGS.keys() - {"ApiTask"})
+@pytest.mark.parametrize("task", sorted(SETTINGS.keys() - {"ApiTask"}))
 def test_a_task_that_no_load_balancer_asks_is_asked_on_the_images_own_health_port(task: str) -> None:
     dockerfile = (FOLDER.parent / "Dockerfile").read_text(encoding="utf-8")
     (port,) = set(re.findall(r"DARKROOM_HEALTH_PORT=(\d+)", dockerfile))
