@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 import time
 from typing import Any
 
@@ -129,7 +130,8 @@ def test_a_token_is_minted_for_somebody() -> None:
         "null",
         "no json",
     ],
-    ids=lambda payload: str(payload)[:60].encode("ascii", "backslashreplace").decode(),
+    # Without moments: tests that run side by side must have the same names.
+    ids=lambda payload: re.sub(r"\d{9,}", "N", str(payload))[:60].encode("ascii", "backslashreplace").decode(),
 )
 def test_well_signed_but_wrong_claims_are_refused(payload: str | dict[str, Any]) -> None:
     with pytest.raises(InvalidToken):
