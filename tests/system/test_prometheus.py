@@ -102,9 +102,13 @@ class Watch:
             one["labels"]["alertname"] for one in self._data("/api/v1/alerts")["alerts"] if one["state"] == "firing"
         }
 
-    def calls(self, *alerts: str, deadline: float = 60.0) -> None:
+    def calls(self, *alerts: str, deadline: float = 120.0) -> None:
         """Wait until it calls with these, all at once."""
-        eventually(lambda: set(alerts) <= self.firing(), deadline=deadline, what=f"{alerts}; it calls {self.firing()}")
+        try:
+            eventually(lambda: set(alerts) <= self.firing(), deadline=deadline, what=str(alerts))
+        except AssertionError as error:
+            error.add_note(f"missing: {set(alerts) - self.firing()}; up: {self.up()}")
+            raise
 
     def quiet(self, *alerts: str) -> None:
         """Wait until it does not call with any of these."""

@@ -26,7 +26,7 @@ def test_requests_and_registrations_are_counted_apart_from_the_public_port(api: 
     secret = uuid.uuid4().hex
     assert api.get(str(uuid.uuid4())).status_code == 404
     assert api.http.get(f"/nowhere/{secret}").status_code == 404
-    assert api.http.request("BREW", "/assets").status_code == 405
+    assert api.http.request("PROPFIND", "/assets").status_code == 405
     after = scrape(port)
     assert {
         outcome: counted(after, outcome) - counted(before, outcome) for outcome in ("new", "replayed", "refused")
