@@ -13,7 +13,7 @@ from pymongo.errors import PyMongoError
 
 from darkroom.contracts.envelope import Event, MalformedEvent, from_record
 from darkroom.contracts.events import AssetFailed, AssetReady, AssetRegistered
-from darkroom.inbox import Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
+from darkroom.inbox import SHORTEST_WAIT, Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
 from darkroom.inbox.consumer import Delivery, Finished, Later, Verdict
 from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.inbox.outage import Outage, full_jitter, told, unreachable
@@ -25,9 +25,6 @@ from notifier.links import Links
 from notifier.notice import Notice
 
 log = structlog.get_logger()
-
-SHORTEST_WAIT = 0.05
-"""Seconds. A lease that has just run out is asked for again at once, but not in a spin."""
 
 
 LONGEST_OUTCOME = 1_000

@@ -175,13 +175,11 @@ class Relay:
             asset_id = row["asset_id"]
             if asset_id in blocked:
                 continue
-            if "parked_at" in row or not self._send(publisher, row):
+            if "parked_at" in row or not self._send(publisher, row, sampled=sent % SAMPLED == 0):
                 # The first event of an asset that cannot be sent stops that asset, and no other.
                 self._parked[asset_id] = time.monotonic() + self._pace.poll / 2
                 blocked.add(asset_id)
                 continue
-            if sent % SAMPLED == 0:
-                self._sampled[row["_id"]] = row["occurred_at"]
             sent += 1
         self._settle(publisher)
         return sent
@@ -249,8 +247,8 @@ class Relay:
         self._parked = {asset_id: until for asset_id, until in self._parked.items() if until > now}
         return self._resting.keys() | self._parked.keys()
 
-    def _send(self, publisher: Publisher, row: dict[str, Any]) -> bool:
-        """Send one row; false if it had to be parked."""
+    def _send(self, publisher: Publisher, row: dict[str, Any], *, sampled: bool) -> bool:
+        """Send one row; false if it had to be parked. ``sampled``: tell how long it took."""
         try:
             record = self._spans.record(row)
             while True:
@@ -263,6 +261,9 @@ class Relay:
             self._spans.failed(row["_id"], str(error))
             self._park(row["_id"], str(error), **ids_of(row))
             return False
+        if sampled:
+            # Before anything is waited for: its acknowledgement may be among the next that are taken in.
+            self._sampled[row["_id"]] = row["occurred_at"]
         while publisher.in_flight + self._marker.waiting >= self._pace.in_flight:
             self._await_progress(publisher)
         return True

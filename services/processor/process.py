@@ -24,7 +24,7 @@ from darkroom.contracts.events import (
     Failure,
 )
 from darkroom.contracts.failures import FailureCode
-from darkroom.inbox import Claim, Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
+from darkroom.inbox import SHORTEST_WAIT, Claim, Claimed, Done, HeldElsewhere, Inbox, Lease, LeaseLost
 from darkroom.inbox.consumer import Delivery, Finished, Later, Verdict
 from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.inbox.outage import Outage, full_jitter, told, unreachable
@@ -38,8 +38,6 @@ from processor.store import Conflict, Store
 
 log = structlog.get_logger()
 
-SHORTEST_WAIT = 0.05
-"""Seconds. A lease that has just run out is asked for again at once, but not in a spin."""
 ANOTHER_SUSPECT = 1.0
 """Seconds that an event under suspicion waits at most before it asks whether it is its turn."""
 

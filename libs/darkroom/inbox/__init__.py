@@ -5,6 +5,6 @@ What a consumer of Darkroom's events builds on: ``Inbox`` (who works on an event
 """
 
 from darkroom.inbox.inbox import Inbox
-from darkroom.inbox.leases import Claim, Claimed, Done, HeldElsewhere, Lease, LeaseLost
+from darkroom.inbox.leases import SHORTEST_WAIT, Claim, Claimed, Done, HeldElsewhere, Lease, LeaseLost
 
-__all__ = ["Claim", "Claimed", "Done", "HeldElsewhere", "Inbox", "Lease", "LeaseLost"]
+__all__ = ["SHORTEST_WAIT", "Claim", "Claimed", "Done", "HeldElsewhere", "Inbox", "Lease", "LeaseLost"]

@@ -29,6 +29,9 @@ PROCESSING = "PROCESSING"
 COMPLETED = "COMPLETED"
 DEAD = "DEAD"
 
+SHORTEST_WAIT = 0.05
+"""Seconds. A lease that has just run out is asked for again at once, but not in a spin."""
+
 Document = dict[str, Any]
 
 

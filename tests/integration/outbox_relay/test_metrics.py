@@ -3,7 +3,7 @@
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +16,7 @@ from darkroom.metrics.registry import new_registry
 from darkroom.outbox import SHARDS
 from outbox_relay.backlog import LIMIT, Backlog
 from outbox_relay.metrics import RelayMetrics
+from outbox_relay.relay import SAMPLED, Observer, Pace
 from support.events import new_id
 from support.eventually import eventually
 from support.relay_stage import Stage, big_events
@@ -78,6 +79,20 @@ def test_what_is_published_is_counted_and_how_long_it_took(stage: Stage) -> None
         assert samples.value("darkroom_relay_unpublished_oldest_seconds") == 0
         assert samples.value("darkroom_relay_kafka_silent_seconds") == 0
         assert samples.value("darkroom_relay_sweep_failures_total", server="kafka") == 0
+
+
+def test_how_long_it_took_is_told_and_not_kept_of_a_row_that_is_waited_for_at_once(stage: Stage) -> None:
+    told: list[float] = []
+
+    class Latencies(Observer):
+        def acknowledged(self, count: int, latencies: Iterable[float]) -> None:
+            assert count > 0
+            told.extend(latencies)
+
+    stage.append_assets(SAMPLED + 1, 1)
+    with stage.relay(observer=Latencies(), pace=Pace(poll=0.2, grace=3.0, in_flight=1)):
+        eventually(lambda: stage.unpublished() == 0, deadline=30)
+    assert len(told) == 2
 
 
 def test_a_row_that_is_parked_shows_and_is_not_the_oldest_that_waits(stage: Stage) -> None:
