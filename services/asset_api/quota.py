@@ -12,7 +12,6 @@ registration takes a place, and whoever takes places for one owner in one proces
 A document that is lost costs one count.
 """
 
-import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pymongo import IndexModel, ReturnDocument
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
+from asset_api.rounds import Rounds
 from darkroom.assets import Status, documents
 from darkroom.runtime.mongo import AsyncClient, Document
 
@@ -139,8 +139,7 @@ class Quota:
         self._assets = client[database][documents.COLLECTION]
         self._limits = limits
         self._seconds = seconds
-        self._waiting: dict[str, list[tuple[str, asyncio.Future[QuotaExceeded | None]]]] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._rounds: Rounds[str, str, None] = Rounds(self._decide, largest=BATCH)
 
     async def ensure_indexes(self) -> None:
         """Create what is missing."""
@@ -154,51 +153,26 @@ class Quota:
             pymongo.errors.PyMongoError: it is not known.
 
         """
-        decided: asyncio.Future[QuotaExceeded | None] = asyncio.get_running_loop().create_future()
-        if (waiting := self._waiting.get(owner_id)) is not None:
-            waiting.append((asset_id, decided))
-        else:
-            self._waiting[owner_id] = [(asset_id, decided)]
-            task = asyncio.create_task(self._serve(owner_id))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        if (refusal := await decided) is not None:
-            raise refusal
+        await self._rounds.ask(owner_id, asset_id)
 
     async def give_back(self, *, owner_id: str, asset_id: str) -> None:
         """Free the place of an asset that was not registered, since the key had one already."""
         with pymongo.timeout(self._seconds):
             await self._owners.update_one({"_id": owner_id}, give_back(asset_id, self._limits))
 
-    async def _serve(self, owner_id: str) -> None:
-        """Decide for all that wait, those that come meanwhile together in the next round, until nobody waits."""
-        while batch := self._waiting[owner_id][:BATCH]:
-            del self._waiting[owner_id][:BATCH]
-            try:
-                with pymongo.timeout(self._seconds):
-                    decisions = await self._decide(owner_id, [asset_id for asset_id, _ in batch])
-            except Exception as error:  # noqa: BLE001 -- it is given to everybody who waits, and none is left waiting
-                for _, decided in batch:
-                    if not decided.done():
-                        decided.set_exception(error)
-            else:
-                for (_, decided), decision in zip(batch, decisions, strict=True):
-                    if not decided.done():
-                        decided.set_result(decision)
-        del self._waiting[owner_id]
-
-    async def _decide(self, owner_id: str, asset_ids: list[str]) -> list[QuotaExceeded | None]:
-        counts = await self._take(owner_id, asset_ids)
-        granted = counts["granted"]
-        full = counts.get("open", self._limits.uploading) >= self._limits.uploading
-        if (full and granted < len(asset_ids)) or counts["pending"] > PENDING_LIMIT:
-            await self._recount(owner_id)
-            if granted < len(asset_ids):
-                counts = await self._take(owner_id, asset_ids[granted:])
-                granted += counts["granted"]
+    async def _decide(self, owner_id: str, asset_ids: Sequence[str]) -> list[QuotaExceeded | None]:
+        with pymongo.timeout(self._seconds):
+            counts = await self._take(owner_id, asset_ids)
+            granted = counts["granted"]
+            full = counts.get("open", self._limits.uploading) >= self._limits.uploading
+            if (full and granted < len(asset_ids)) or counts["pending"] > PENDING_LIMIT:
+                await self._recount(owner_id)
+                if granted < len(asset_ids):
+                    counts = await self._take(owner_id, asset_ids[granted:])
+                    granted += counts["granted"]
         return [None] * granted + [self._refusal(counts)] * (len(asset_ids) - granted)
 
-    async def _take(self, owner_id: str, asset_ids: list[str]) -> Document:
+    async def _take(self, owner_id: str, asset_ids: Sequence[str]) -> Document:
         counts = await self._owners.find_one_and_update(
             {"_id": owner_id},
             take(asset_ids, self._limits),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -96,9 +97,19 @@ async def serve(settings: Settings) -> None:
         )
         # Metrics are for those inside, so they have a port of their own; and so has how it is, for who watches it.
         with _health(app, settings) as health_port:
+            _settle()
             log.info("api_started", host=host, port=port, health_port=health_port)
             await server.serve(sockets=[listener])
     log.info("api_stopped")
+
+
+def _settle() -> None:
+    """Take what was made by starting, which stays for good, out of what the garbage collector looks through.
+
+    Looking through all of it took tens of milliseconds each time, in which every request waited.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _health(app: FastAPI, settings: Settings) -> contextlib.AbstractContextManager[int]:

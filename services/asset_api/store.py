@@ -2,26 +2,37 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
 import pymongo
-from pymongo import IndexModel, ReturnDocument
+from pymongo import IndexModel, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import DuplicateKeyError, OperationFailure, WaitQueueTimeoutError
+from pymongo.errors import (
+    BulkWriteError,
+    ConnectionFailure,
+    OperationFailure,
+    PyMongoError,
+    WaitQueueTimeoutError,
+)
 
 from asset_api.quota import Quota
+from asset_api.rounds import Rounds
 from darkroom import outbox
 from darkroom.assets import Asset, Change, Status, documents, from_document, guard, to_document, update
 from darkroom.outbox import rows
 from darkroom.runtime.mongo import TRANSACTION, AsyncClient, Document
 
 WRITE_CONFLICT = 112
+DUPLICATE_KEY = 11000
+BY_KEY = "owner_id_1_idempotency_key_1"
 FIRST_WAIT_SECONDS = 0.004
 LONGEST_WAIT_SECONDS = 0.1
 AT_ONCE = 32
+REGISTERING = 2
+"""Transactions of many registrations at one time: while one waits for its commit, the next is on its way."""
 TURN_SECONDS = 15.0
 """How long a call waits for its turn: hundreds at once take their time, and that is not MongoDB's fault."""
 
@@ -29,7 +40,11 @@ ResultT = TypeVar("ResultT")
 
 
 class _AnotherIsRegistering(Exception):
-    """A transaction that has not ended yet holds the key."""
+    """A transaction that has not ended yet holds the key, or has just stored an asset for it."""
+
+
+class _OneIsInTheWay(Exception):
+    """The registrations of a round cannot be stored together."""
 
 
 class AssetStore:
@@ -52,7 +67,9 @@ class AssetStore:
         self._seconds = seconds
         self._quota = quota
         self._turns = asyncio.Semaphore(at_once)
-        self._reading: dict[Hashable, asyncio.Task[Asset | None]] = {}
+        self._by_id: Rounds[str, str, Document | None] = Rounds(self._find_ids)
+        self._by_key: Rounds[str, str, Document | None] = Rounds(self._find_keys)
+        self._registrations: Rounds[None, Change, Document] = Rounds(self._register_all, at_once=REGISTERING)
         self._registering: dict[Hashable, asyncio.Task[Asset]] = {}
 
     async def ensure_indexes(self) -> None:
@@ -74,7 +91,7 @@ class AssetStore:
 
     async def by_id(self, *, owner_id: str, asset_id: str) -> Asset | None:
         """The owner's asset of this id."""
-        return await self._find({"_id": asset_id, "owner_id": owner_id})
+        return _asset(await _in_time(self._by_id.ask(owner_id, asset_id), self._seconds))
 
     async def page(
         self,
@@ -100,9 +117,7 @@ class AssetStore:
 
     async def by_key(self, *, owner_id: str, idempotency_key: str) -> Asset | None:
         """The owner's asset of this key, as a majority of the servers has it."""
-        key = {"owner_id": owner_id, "idempotency_key": idempotency_key}
-        # One read a key and process: a storm of retries must not fill the queue for connections beyond the deadline.
-        return await _shared(self._reading, (owner_id, idempotency_key), lambda: self._find(key))
+        return _asset(await _in_time(self._by_key.ask(owner_id, idempotency_key), self._seconds))
 
     async def events_after(self, *, owner_id: str, asset_id: str, sequence: int, limit: int) -> list[Document]:
         """The rows of an asset's stream after a sequence, in order, at most ``limit``."""
@@ -150,54 +165,77 @@ class AssetStore:
         return asset
 
     async def _register(self, candidate: Change) -> Asset:
-        key = {"owner_id": candidate.after.owner_id, "idempotency_key": candidate.after.idempotency_key}
+        try:
+            stored = await _in_time(self._registrations.ask(None, candidate), self._seconds)
+        except _OneIsInTheWay:
+            # Which one is seen when each goes by itself; and the next round need not wait until that has ended.
+            stored = await self._register_alone(candidate)
+        return from_document(stored)
+
+    async def _register_all(self, _: None, candidates: Sequence[Change]) -> list[Document]:
+        async with self._turn():
+            try:
+                return await self._register_once(candidates)
+            except Exception as error:
+                if isinstance(error, ConnectionFailure) or (isinstance(error, PyMongoError) and error.timeout):
+                    raise
+                raise _OneIsInTheWay from error
+
+    async def _register_alone(self, candidate: Change) -> Document:
         async with self._turn():
             wait = FIRST_WAIT_SECONDS
             while True:  # ends: beyond the deadline the next call to MongoDB raises
                 try:
-                    return from_document(await self._register_once(candidate, key))
-                except (DuplicateKeyError, _AnotherIsRegistering):
+                    (stored,) = await self._register_once([candidate])
+                except _AnotherIsRegistering:
                     # Looked at outside the transaction, which the server has already ended: going on inside it would
                     # make the driver repeat it for two minutes.
-                    if (asset := await self._look(key)) is not None:
-                        return asset
+                    if (found := await self._assets.find_one(_key(candidate))) is not None:
+                        return found
+                else:
+                    return stored
                 await asyncio.sleep(random.uniform(wait / 2, wait))  # noqa: S311 -- spreads waiters, guards nothing
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
 
-    async def _register_once(self, candidate: Change, key: Mapping[str, str]) -> Document:
-        document = {name: value for name, value in to_document(candidate.after).items() if name not in key}
-        row = outbox.to_row(candidate.event)
+    async def _register_once(self, candidates: Sequence[Change]) -> list[Document]:
+        """In one transaction, each asset whose key has none, and its event. The documents that the keys have then."""
+        documents = [to_document(candidate.after) for candidate in candidates]
+        rows = [outbox.to_row(candidate.event) for candidate in candidates]
 
-        async def body(session: AsyncClientSession) -> Document:
+        async def body(session: AsyncClientSession) -> list[Document]:
             try:
-                stored = await self._assets.find_one_and_update(
-                    key,
-                    {"$setOnInsert": document},
-                    upsert=True,
-                    return_document=ReturnDocument.AFTER,
-                    session=session,
-                )
+                written = await self._assets.bulk_write([_upsert(one) for one in documents], session=session)
             except OperationFailure as error:
-                if error.code == WRITE_CONFLICT:
+                if _is_conflict(error):
                     # Not left to the driver: repeating the transaction is of no use while the other's goes on.
                     raise _AnotherIsRegistering from error
                 raise
-            if stored is None:
-                raise TypeError("an upsert that returns the document after it gave none")
-            if stored["_id"] == candidate.after.id:
-                await self._outbox.insert_one(row, session=session)
+            stored = documents
+            if written.upserted_count < len(documents):
+                found = self._assets.find({"$or": [_key(candidate) for candidate in candidates]}, session=session)
+                of_key = {(one["owner_id"], one["idempotency_key"]): one async for one in found}
+                stored = [of_key[one["owner_id"], one["idempotency_key"]] for one in documents]
+            # The id tells whose asset it is.
+            won = [row for row, one in zip(rows, stored, strict=True) if row["asset_id"] == one["_id"]]
+            if won:
+                await self._outbox.insert_many(won, session=session)
             return stored
 
         async with self._client.start_session() as session:
             return await session.with_transaction(body, **TRANSACTION)
 
-    async def _find(self, where: Mapping[str, Any]) -> Asset | None:
-        async with self._turn():
-            return await self._look(where)
+    async def _find_ids(self, owner_id: str, asset_ids: Sequence[str]) -> list[Document | None]:
+        return await self._find_each("_id", asset_ids, owner_id=owner_id, index="_id_")
 
-    async def _look(self, where: Mapping[str, Any]) -> Asset | None:
-        document = await self._assets.find_one(where)
-        return None if document is None else from_document(document)
+    async def _find_keys(self, owner_id: str, keys: Sequence[str]) -> list[Document | None]:
+        return await self._find_each("idempotency_key", keys, owner_id=owner_id, index=BY_KEY)
+
+    async def _find_each(self, name: str, values: Sequence[str], *, owner_id: str, index: str) -> list[Document | None]:
+        where = {"owner_id": owner_id, name: {"$in": list(dict.fromkeys(values))}}
+        async with self._turn():
+            # Named: see page().
+            found = {one[name]: one for one in await self._assets.find(where).hint(index).to_list()}
+        return [found.get(value) for value in values]
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -213,6 +251,37 @@ class AssetStore:
                 yield
         finally:
             self._turns.release()
+
+
+def _asset(document: Document | None) -> Asset | None:
+    return None if document is None else from_document(document)
+
+
+def _key(candidate: Change) -> dict[str, str]:
+    return {"owner_id": candidate.after.owner_id, "idempotency_key": candidate.after.idempotency_key}
+
+
+def _upsert(document: Document) -> UpdateOne:
+    key = {name: document[name] for name in ("owner_id", "idempotency_key")}
+    return UpdateOne(
+        key, {"$setOnInsert": {name: value for name, value in document.items() if name not in key}}, upsert=True
+    )
+
+
+def _is_conflict(error: OperationFailure) -> bool:
+    """Whether another transaction holds a key, or has stored an asset for it."""
+    if isinstance(error, BulkWriteError):
+        return any(one["code"] in (DUPLICATE_KEY, WRITE_CONFLICT) for one in error.details["writeErrors"])
+    return error.code in (DUPLICATE_KEY, WRITE_CONFLICT)
+
+
+async def _in_time(answer: Awaitable[ResultT], seconds: float) -> ResultT:
+    """The answer of a round. Rounds before it take their time, and so does its own."""
+    try:
+        async with asyncio.timeout(TURN_SECONDS + seconds):
+            return await answer
+    except TimeoutError:
+        raise WaitQueueTimeoutError(f"no answer within {TURN_SECONDS + seconds:g} s") from None
 
 
 async def _shared(

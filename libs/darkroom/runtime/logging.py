@@ -84,6 +84,8 @@ def configure(
             ],
         )
     )
+    # No line tells of them, and finding them out costs more than all else that makes a record.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     numbers = logging.getLevelNamesMapping()
     others = max(numbers[level], logging.INFO) if libraries is None else numbers[libraries]
     logging.basicConfig(handlers=[handler], level=others, force=True)

@@ -5,12 +5,14 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from pymongo.database import Database
-from pymongo.errors import PyMongoError
+from pymongo.errors import PyMongoError, WaitQueueTimeoutError
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
+from asset_api.rounds import LARGEST
 from asset_api.store import AssetStore
-from darkroom.assets import Asset
+from darkroom.assets import Asset, to_document
 from darkroom.runtime.mongo import connect_async
 from support.events import registered
 from support.faults import failing
@@ -48,22 +50,113 @@ def test_one_process_runs_one_transaction_for_one_key(mongo_url: str, mongo_db: 
 
     assets = asyncio.run(register_all())
     assert len({asset.id for asset in assets}) == 1
-    assert commands.counted["findAndModify"] == commands.counted["insert"] == commands.counted["commitTransaction"] == 1
+    assert commands.counted["update"] == commands.counted["insert"] == commands.counted["commitTransaction"] == 1
     assert mongo_db.assets.count_documents({}) == mongo_db.outbox_events.count_documents({}) == 1
 
 
-def test_one_process_reads_once_for_one_key(mongo_url: str, mongo_db: Db) -> None:
+def test_one_process_reads_once_for_a_key_that_many_ask_for_at_once(mongo_url: str, mongo_db: Db) -> None:
     commands = Commands()
 
     async def read_all() -> list[Asset | None]:
         async with connect_async(mongo_url, event_listeners=[commands]) as client:
             store = AssetStore(client=client, database=mongo_db.name, seconds=10)
+            await store.ensure_indexes()
             made = await store.register(registered(idempotency_key=KEY))
             owner = made.owner_id
             return await asyncio.gather(*(store.by_key(owner_id=owner, idempotency_key=KEY) for _ in range(500)))
 
     assert len({asset and asset.id for asset in asyncio.run(read_all())}) == 1
-    assert commands.counted["find"] == 1
+    assert commands.counted["find"] == -(-500 // LARGEST)
+
+
+def test_keys_that_come_together_are_stored_and_read_together(mongo_url: str, mongo_db: Db) -> None:
+    commands = Commands()
+    made = [registered() for _ in range(200)]
+
+    async def register_all() -> tuple[list[Asset], list[Asset | None]]:
+        async with connect_async(mongo_url, event_listeners=[commands]) as client:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=10)
+            await store.ensure_indexes()
+            owner = made[0].after.owner_id
+            stored = await asyncio.gather(*(store.register(one) for one in made))
+            read = await asyncio.gather(*(store.by_id(owner_id=owner, asset_id=one.after.id) for one in made))
+            return stored, read
+
+    stored, read = asyncio.run(register_all())
+    assert stored == read == [one.after for one in made]
+    assert mongo_db.outbox_events.count_documents({}) == 200
+    rounds = -(-200 // LARGEST)
+    assert commands.counted["commitTransaction"] == commands.counted["find"] == rounds
+
+
+def test_keys_that_have_an_asset_get_it_and_the_others_of_the_round_theirs(mongo_url: str, mongo_db: Db) -> None:
+    keys = [f"key-{number}" for number in range(20)]
+
+    async def register_twice() -> tuple[list[Asset], list[Asset]]:
+        async with connect_async(mongo_url) as client:
+            one, other = (AssetStore(client=client, database=mongo_db.name, seconds=10) for _ in range(2))
+            await one.ensure_indexes()
+            first = await asyncio.gather(*(one.register(registered(idempotency_key=key)) for key in keys[::2]))
+            return first, await asyncio.gather(*(other.register(registered(idempotency_key=key)) for key in keys))
+
+    first, second = asyncio.run(register_twice())
+    assert second[::2] == first
+    assert [asset.idempotency_key for asset in second] == keys
+    assert mongo_db.assets.count_documents({}) == mongo_db.outbox_events.count_documents({}) == 20
+    rows = mongo_db.outbox_events.find()
+    assert {row["asset_id"] for row in rows} == {asset.id for asset in second}
+
+
+def test_what_cannot_be_stored_is_in_the_way_of_nobody(mongo_url: str, mongo_db: Db) -> None:
+    bad = registered(metadata={"name": "\ud800"})  # which is no UTF-8
+    good = [registered() for _ in range(8)]
+
+    async def register_all() -> list[Asset | BaseException]:
+        async with connect_async(mongo_url) as client:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=10)
+            await store.ensure_indexes()
+            return await asyncio.gather(*(store.register(one) for one in [*good, bad]), return_exceptions=True)
+
+    *stored, refused = asyncio.run(register_all())
+    assert stored == [one.after for one in good]
+    assert isinstance(refused, UnicodeEncodeError)
+    assert mongo_db.assets.count_documents({}) == mongo_db.outbox_events.count_documents({}) == 8
+
+
+def test_a_key_that_anothers_transaction_holds_is_in_the_way_of_nobody(mongo_url: str, mongo_db: Db) -> None:
+    held, free = registered(idempotency_key=KEY), registered()
+    winner = registered(idempotency_key=KEY)
+
+    async def play() -> Asset:
+        async with connect_async(mongo_url) as client, client.start_session() as session:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=10)
+            await store.ensure_indexes()
+            await session.start_transaction()
+            await client[mongo_db.name].assets.insert_one(to_document(winner.after), session=session)
+            waits, goes = (asyncio.create_task(store.register(one)) for one in (held, free))
+            assert (await goes).id == free.after.id
+            assert not waits.done()
+            await session.commit_transaction()
+            return await waits
+
+    assert asyncio.run(play()).id == winner.after.id
+    assert mongo_db.assets.count_documents({}) == 2
+
+
+def test_a_document_that_cannot_be_read_is_in_the_way_of_nobody(mongo_url: str, mongo_db: Db) -> None:
+    async def read() -> list[Asset | BaseException | None]:
+        async with connect_async(mongo_url) as client:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=10)
+            made = await store.register(registered())
+            mongo_db.assets.insert_one({"_id": "damaged", "owner_id": made.owner_id})
+            ids = (made.id, "damaged", "nobody's")
+            answers = (store.by_id(owner_id=made.owner_id, asset_id=asset_id) for asset_id in ids)
+            return await asyncio.gather(*answers, return_exceptions=True)
+
+    whole, damaged, none = asyncio.run(read())
+    assert isinstance(whole, Asset)
+    assert isinstance(damaged, ValidationError)
+    assert none is None
 
 
 def test_a_storm_waits_for_its_turn_and_not_beyond_a_deadline(mongo_url: str, mongo_db: Db) -> None:
@@ -74,9 +167,30 @@ def test_a_storm_waits_for_its_turn_and_not_beyond_a_deadline(mongo_url: str, mo
         async with connect_async(mongo_url, appname=app, maxPoolSize=1) as client:
             store = AssetStore(client=client, database=mongo_db.name, seconds=2, at_once=1)
             with failing(mongo_db.client, "find", app=app, blockConnection=True, blockTimeMS=100):
-                return await asyncio.gather(*(store.by_id(owner_id="o", asset_id=str(n)) for n in range(30)))
+                return await asyncio.gather(*(store.by_id(owner_id=f"o{n}", asset_id="a") for n in range(30)))
 
     assert asyncio.run(storm()) == [None] * 30
+
+
+def test_who_waits_behind_slow_rounds_waits_not_for_ever(
+    mongo_url: str, mongo_db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asset_api.store.TURN_SECONDS", 0.0)
+    app = f"slow-{mongo_db.name}"
+
+    async def play() -> None:
+        async with connect_async(mongo_url, appname=app) as client:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=0.5)
+            with failing(mongo_db.client, "find", app=app, blockConnection=True, blockTimeMS=5000):
+                tasks = []
+                for _ in range(3):
+                    tasks.append(asyncio.create_task(store.by_id(owner_id="o", asset_id="a")))
+                    await asyncio.sleep(0)
+                with pytest.raises(WaitQueueTimeoutError, match="no answer within"):
+                    await tasks[-1]
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(play())
 
 
 def test_who_goes_away_takes_nobodys_answer_with_it(mongo_url: str, mongo_db: Db) -> None:

@@ -1,0 +1,80 @@
+"""Many that ask at once are asked for together: whoever comes while enough rounds run is in the next one.
+
+A lone call begins its round at once and waits for nobody. Under load MongoDB is asked once for many instead of once for
+each, and that is most of what a request costs.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+GroupT = TypeVar("GroupT", bound=Hashable)
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+LARGEST = 64
+"""How many are in a round at most: what one call to MongoDB carries is bounded."""
+
+
+class Rounds(Generic[GroupT, ItemT, ResultT]):
+    """Rounds of each group, ``at_once`` of them at a time; groups do not wait for each other.
+
+    ``serve`` gets a group and the items of one round in the order in which they came, and gives for each its result, or
+    the exception that is raised to the one who asked. What it raises itself is raised to all of the round. Whoever goes
+    away takes nobody's result along.
+    """
+
+    def __init__(
+        self,
+        serve: Callable[[GroupT, Sequence[ItemT]], Awaitable[Sequence[ResultT | BaseException]]],
+        *,
+        largest: int = LARGEST,
+        at_once: int = 1,
+    ) -> None:
+        self._serve = serve
+        self._largest = largest
+        self._at_once = at_once
+        self._groups: dict[GroupT, _Group[ItemT, ResultT]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(self, group: GroupT, item: ItemT) -> ResultT:
+        """The result of this item, from the next round of its group."""
+        result: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+        if (its := self._groups.get(group)) is None:
+            its = self._groups[group] = _Group()
+        its.waiting.append((item, result))
+        if its.running < self._at_once:
+            its.running += 1
+            task = asyncio.create_task(self._run(group, its))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await result
+
+    async def _run(self, group: GroupT, its: "_Group[ItemT, ResultT]") -> None:
+        while batch := its.waiting[: self._largest]:
+            del its.waiting[: self._largest]
+            results: Sequence[ResultT | BaseException]
+            try:
+                results = await self._serve(group, [item for item, _ in batch])
+                if len(results) != len(batch):
+                    raise ValueError(f"{len(results)} results for {len(batch)} items")  # noqa: TRY301 -- for all of them
+            except Exception as error:  # noqa: BLE001 -- it is raised to everybody who waits, and none is left waiting
+                results = [error] * len(batch)
+            for (_, waiter), result in zip(batch, results, strict=True):
+                if waiter.done():
+                    continue
+                if isinstance(result, BaseException):
+                    waiter.set_exception(result)
+                else:
+                    waiter.set_result(result)
+        # From here to the end nothing else runs, so whoever comes next begins anew and waits for no round that is over.
+        its.running -= 1
+        if not its.running:
+            del self._groups[group]
+
+
+@dataclass
+class _Group(Generic[ItemT, ResultT]):
+    waiting: list[tuple[ItemT, asyncio.Future[ResultT]]] = field(default_factory=list)
+    running: int = 0

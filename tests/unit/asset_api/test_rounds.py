@@ -1,0 +1,132 @@
+"""Whoever comes while a round runs is in the next one of its group."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from asset_api.rounds import Rounds
+
+
+class Served:
+    """Doubles what it is asked for, when it may; remembers the rounds."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[str, list[int]]] = []
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, group: str, items: Sequence[int]) -> list[int | BaseException]:
+        self.rounds.append((group, list(items)))
+        await self.go_on.wait()
+        return [ValueError(f"{item} is odd") if item % 2 else 2 * item for item in items]
+
+
+async def begun(*asked: asyncio.Task[int]) -> None:
+    """Every task has run until it waits, and so has the round that it began."""
+    for _ in range(2 + len(asked)):
+        await asyncio.sleep(0)
+
+
+def test_the_first_goes_at_once_and_the_next_together_in_the_order_they_came() -> None:
+    async def play() -> None:
+        served = Served()
+        rounds = Rounds(served)
+        tasks = [asyncio.create_task(rounds.ask("a", 0))]
+        await begun(*tasks)
+        tasks += [asyncio.create_task(rounds.ask("a", item)) for item in (2, 4, 6)]
+        await begun(*tasks)
+        assert served.rounds == [("a", [0])]
+        served.go_on.set()
+        assert await asyncio.gather(*tasks) == [0, 4, 8, 12]
+        assert served.rounds == [("a", [0]), ("a", [2, 4, 6])]
+        assert await rounds.ask("a", 8) == 16
+        assert not rounds._groups
+
+    asyncio.run(play())
+
+
+def test_as_many_rounds_run_at_once_as_may_and_none_is_forgotten_behind_them() -> None:
+    async def play() -> None:
+        served = Served()
+        rounds = Rounds(served, at_once=2)
+        tasks: list[asyncio.Task[int]] = []
+        for item in (0, 2, 4, 6):
+            tasks.append(asyncio.create_task(rounds.ask("a", item)))
+            await begun(*tasks)
+        assert served.rounds == [("a", [0]), ("a", [2])]
+        served.go_on.set()
+        # Asked in the very step in which the others end.
+        assert await asyncio.gather(*tasks, rounds.ask("a", 8)) == [0, 4, 8, 12, 16]
+        assert sorted(item for _, items in served.rounds for item in items) == [0, 2, 4, 6, 8]
+        assert not rounds._groups
+
+    asyncio.run(play())
+
+
+def test_groups_do_not_wait_for_each_other() -> None:
+    async def play() -> None:
+        served = Served()
+        rounds = Rounds(served)
+        tasks = [asyncio.create_task(rounds.ask(group, 2)) for group in ("a", "b")]
+        await begun(*tasks)
+        assert served.rounds == [("a", [2]), ("b", [2])]
+        served.go_on.set()
+        assert await asyncio.gather(*tasks) == [4, 4]
+
+    asyncio.run(play())
+
+
+def test_a_round_is_not_larger_than_it_may_be() -> None:
+    async def play() -> None:
+        served = Served()
+        served.go_on.set()
+        rounds = Rounds(served, largest=2)
+        assert await asyncio.gather(*(rounds.ask("a", item) for item in (0, 2, 4, 6, 8))) == [0, 4, 8, 12, 16]
+        assert [items for _, items in served.rounds] == [[0, 2], [4, 6], [8]]
+
+    asyncio.run(play())
+
+
+def test_an_item_s_own_failure_is_its_own() -> None:
+    async def play() -> None:
+        served = Served()
+        served.go_on.set()
+        rounds = Rounds(served)
+        results = await asyncio.gather(*(rounds.ask("a", item) for item in (2, 3, 4)), return_exceptions=True)
+        assert results[::2] == [4, 8]
+        assert str(results[1]) == "3 is odd"
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("results", [OSError("no server"), []])
+def test_a_round_that_fails_fails_for_all_of_it_and_the_next_goes_on(results: list[int] | OSError) -> None:
+    async def serve(_group: str, items: Sequence[int]) -> list[int]:
+        if 0 not in items:
+            return list(items)
+        if isinstance(results, OSError):
+            raise results
+        return results
+
+    async def play() -> None:
+        rounds = Rounds(serve)
+        failed = await asyncio.gather(rounds.ask("a", 0), rounds.ask("a", 1), return_exceptions=True)
+        assert all(isinstance(one, OSError if isinstance(results, OSError) else ValueError) for one in failed)
+        assert await rounds.ask("a", 2) == 2
+
+    asyncio.run(play())
+
+
+def test_who_goes_away_takes_nobodys_result_along() -> None:
+    async def play() -> None:
+        served = Served()
+        rounds = Rounds(served)
+        first, second = (asyncio.create_task(rounds.ask("a", item)) for item in (2, 4))
+        await begun(first, second)
+        first.cancel()
+        served.go_on.set()
+        assert await second == 8
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+    asyncio.run(play())
