@@ -17,7 +17,7 @@ from support.eventually import eventually
 from support.pictures import jpeg
 
 DARKROOM = [sys.executable, "-m", "darkroom.cli"]
-RUNNING = 9
+RUNNING = 10
 """The command itself, two watchdogs, mongod, Kafka, the AWS endpoint, API, processor and relay."""
 LOCAL_ONLY = ("DARKROOM_MONGO_URL", "DARKROOM_KAFKA_BOOTSTRAP", "AWS_ENDPOINT_URL")
 

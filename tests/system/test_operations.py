@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,14 +17,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in its 
 )
 
 from darkroom.chaos.messages import notification
-from darkroom.cli.client import Sent
+from darkroom.cli.client import Sent, Uploader
 from darkroom.contracts.events import AssetUploaded
 from darkroom.ops.topics import Offsets
 from support import pictures
 from support.eventually import eventually
 from support.failpoints import PROCESSOR
 from support.servers import aws_environment
-from system.conftest import World, start_world
+from system.conftest import OWNER, World, start_world
 
 LOST = 20
 LATE = "2"
@@ -200,6 +200,12 @@ def test_a_night_on_call(night: World, darkroom: Darkroom) -> None:
     world.wait_consumed()
     eventually(lambda: darkroom.problems() == "", deadline=60, what="nothing to look at")
     assert darkroom.cause(dead) == "ready"
+    assert darkroom("sweep", code=0) == {"ran": True, "expired": 0, "purged": 0, "removed": 0, "unseen": 0, "failed": 0}
+    assert [one["created"] for one in darkroom("setup", code=0)] == [False] * len(world.stack.topics.specs())
+    told = darkroom("token", OWNER, "--hours", "1", code=0)
+    assert told["expires_in"] == 3600
+    with closing(Uploader(world.stack.api_url, told["access_token"])) as somebody:
+        assert somebody.get(dead)["status"] == "READY"
 
 
 class _Night:

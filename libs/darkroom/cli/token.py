@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from darkroom.cli.operation import Json, print_json
 from darkroom.runtime.tokens import MIN_SECRET_BYTES, mint
 
 
@@ -23,6 +24,7 @@ def token(
     scope: Annotated[
         list[Scope] | None, typer.Option(help="What it allows; may be given several times. Default: read and write.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Print a token signed with DARKROOM_JWT_SECRET, which must be the API's own."""
     secret = os.environ.get("DARKROOM_JWT_SECRET")
@@ -33,4 +35,11 @@ def token(
     if not owner.strip():
         raise typer.BadParameter("the owner is empty; name who the token is for.")
     scopes = scope or [Scope.READ, Scope.WRITE]
-    print(mint(secret, owner=owner, seconds=round(hours * 3600), scopes=scopes))
+    seconds = round(hours * 3600)
+    minted = mint(secret, owner=owner, seconds=seconds, scopes=scopes)
+    if as_json:
+        # The forms of an answer of OAuth 2.0 (RFC 6749, 5.1).
+        told = {"access_token": minted, "token_type": "Bearer", "expires_in": seconds, "scope": " ".join(scopes)}
+        print_json(told)
+        return
+    print(minted)

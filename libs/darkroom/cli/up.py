@@ -82,7 +82,9 @@ def _stack(data: Path | None, *, port: int | None, processors: int, relays: int)
     with contextlib.ExitStack() as running:
         for folder in [data] if data is not None else (FOLDER / f"up-{number}" for number in itertools.count(1)):
             try:
-                stack = running.enter_context(start_stack(folder, api_port=port, processors=processors, relays=relays))
+                stack = running.enter_context(
+                    start_stack(folder, api_port=port, processors=processors, relays=relays, sweepers=1)
+                )
             except DataFolderInUseError:
                 if data is not None:
                     raise

@@ -25,6 +25,7 @@ from darkroom.runtime.kafka import ensure_topics
 from darkroom.runtime.tokens import mint
 
 DAY = 24 * 3600
+SWEEPER, SWEEP_SECONDS = "sweeper", "600"
 _SHARED = (
     "DARKROOM_MONGO_DATABASE",
     "DARKROOM_TOPIC_PREFIX",
@@ -85,6 +86,7 @@ def start_stack(
     apis: int = 1,
     processors: int = 1,
     relays: int = 1,
+    sweepers: int = 0,
     settings: Mapping[str, str] | None = None,
     service_settings: Mapping[str, Mapping[str, str]] | None = None,
     function_timeout: int = 30,
@@ -141,10 +143,8 @@ def start_stack(
 
         fixed = [] if api_port is None else [require_free(api_port, server="The API")]
         free, (outputs, api) = start_on_free_ports(lambda free: start_apis(fixed + free), count=apis - len(fixed))
-        services = {
-            name: tuple(prepare(name, number) for number in range(count))
-            for name, count in (("processor", processors), ("outbox_relay", relays))
-        }
+        wanted = (("processor", processors), ("outbox_relay", relays), (SWEEPER, sweepers))
+        services = {name: tuple(prepare(name, number) for number in range(count)) for name, count in wanted if count}
         in_parallel([process.start for processes in services.values() for process in processes])
         if processors:
             _await_assignment(services["processor"])
@@ -180,10 +180,11 @@ def _operations(settings: Mapping[str, str], services: Mapping[str, Sequence[Sup
     return {**settings, "DARKROOM_HEALTH_URLS": ",".join(urls)}
 
 
-def _prepare(supervisor: Supervisor, module: str, number: int, environment: Mapping[str, str]) -> SupervisedProcess:
+def _prepare(supervisor: Supervisor, name: str, number: int, environment: Mapping[str, str]) -> SupervisedProcess:
+    command = ["darkroom.cli", "sweep", "--every", SWEEP_SECONDS] if name == SWEEPER else [name]
     process = supervisor.prepare(
-        module if number == 0 else f"{module}-{number + 1}",
-        [sys.executable, "-m", module],
+        name if number == 0 else f"{name}-{number + 1}",
+        [sys.executable, "-m", *command],
         env=environment,
         ready=lambda: _facts(process.log()) is not None,
         deadline=60.0,
