@@ -59,6 +59,27 @@ def test_parallel_posts_of_one_key_make_one_asset(api: Api, other_api: Api, api_
     assert api_db.outbox_events.count_documents({"asset_id": asset_id}) == 1
 
 
+@pytest.mark.parametrize("text", ["$where", "$$NOW", "$owner_id", '{"$gt":""}', '{"$where":"sleep(1000)"}'])
+def test_what_would_mean_something_to_mongodb_is_text(api: Api, api_db: Db, text: str) -> None:
+    owner, another = f"{text} {uuid.uuid4().hex}", uuid.uuid4().hex
+    api.register(owner=another)
+    first = api.register(key=text, owner=owner, filename=text, reference=text, metadata={"said": text})
+    assert first.status_code == 201, first.text
+    (document,) = api_db.assets.find({"owner_id": owner})
+    said = [document[name] for name in ("idempotency_key", "filename", "reference")]
+    assert said == [text] * 3
+    assert document["metadata"] == {"said": text}
+    again = api.register(key=text, owner=owner, filename=text, reference=text, metadata={"said": text})
+    assert (again.status_code, again.json()["asset_id"]) == (200, document["_id"])
+    headers = api.headers(owner=owner)
+    listed = api.http.get("/assets", params={"reference": text}, headers=headers).json()["assets"]
+    assert [asset["asset_id"] for asset in listed] == [document["_id"]]
+    # Nobody's document is found by an operator, wherever it is written.
+    assert api.http.get("/assets", params={"reference": '{"$ne":null}'}, headers=headers).json()["assets"] == []
+    assert api.get(text, owner=owner).status_code == 404
+    assert api.get("%7B%22$gt%22:%22%22%7D", owner=owner).status_code == 404
+
+
 def test_many_keys_at_once_make_one_asset_each(api: Api, api_db: Db) -> None:
     keys = [uuid.uuid4().hex for _ in range(20)]
     answers = asyncio.run(post_all([api], keys * 10))
