@@ -16,6 +16,8 @@ for service in asset-api s3-bridge-poller processor outbox-relay notifier; do
 done
 compile processor-heic pyproject.toml --extra processor --extra heic --extra telemetry "${@}"
 compile sweeper pyproject.toml --extra sweeper "${@}"
+# The `darkroom` command as a container: what sweeps, reconciles and tells how things are.
+compile operations pyproject.toml --extra ops "${@}"
 # A function's package is small; who wants its traces puts what the second file pins into it.
 compile s3-bridge pyproject.toml --extra s3-bridge "${@}"
 compile s3-bridge-telemetry pyproject.toml --extra s3-bridge --extra telemetry "${@}"

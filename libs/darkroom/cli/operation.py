@@ -23,7 +23,7 @@ from darkroom.runtime.mongo import NotAReplicaSet
 from darkroom.runtime.settings import load
 
 FOUND, COULD_NOT = 1, 2
-_FAILURES = (PyMongoError, KafkaException, BotoCoreError, ClientError, NotAReplicaSet, TimeoutError, NoDeadLetterQueue)
+FAILURES = (PyMongoError, KafkaException, BotoCoreError, ClientError, NotAReplicaSet, TimeoutError, NoDeadLetterQueue)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs on standard output, and nothing else.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
@@ -41,7 +41,7 @@ def installation() -> Iterator[Installation]:
     try:
         with connected(settings) as found:
             yield found
-    except _FAILURES as error:
+    except FAILURES as error:
         fail(f"{type(error).__name__}: {error}")
 
 

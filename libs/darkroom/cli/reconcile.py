@@ -1,25 +1,20 @@
 """``darkroom reconcile``: what was lost between MongoDB, S3 and Kafka is found and mended."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import structlog
 import typer
 from rich.console import Console
 
 from darkroom.cli.operation import FOUND, DryRun, Json, fail, installation, print_json
-from darkroom.metrics.keeping import ReconcilerMetrics
-from darkroom.metrics.registry import exposition, new_registry
+from darkroom.cli.rounds import go_on
 from darkroom.ops import audit
-from darkroom.ops.findings import MENDED, Finding, Kind, Patience
+from darkroom.ops.findings import MENDED, Finding, Patience
 from darkroom.ops.reconcile import Pass, Reconciler, Report
-from darkroom.runtime import logging
-from darkroom.runtime.health import health_server
 from darkroom.runtime.mongo import ensure_indexes
-from darkroom.runtime.settings import HealthSettings, load
 from darkroom.runtime.shutdown import stop_on_signals
 from darkroom.runtime.start import StartRefused
-
-log = structlog.get_logger()
 
 DEFAULT = Patience()
 
@@ -29,7 +24,13 @@ def reconcile(
         list[Pass] | None,
         typer.Option("--pass", help="Only this pass: unfinished (quick) or objects (the whole bucket)."),
     ] = None,
-    every: Annotated[float | None, typer.Option(min=1, help="Go on, with a run every so many seconds.")] = None,
+    every: Annotated[
+        float | None, typer.Option(min=1, help="Go on until SIGTERM, with each pass every so many seconds.")
+    ] = None,
+    objects_every: Annotated[
+        float | None,
+        typer.Option(min=1, help="With --every: the pass over the whole bucket every so many seconds. Default: as it."),
+    ] = None,
     unfinished_after: Annotated[
         float, typer.Option(min=0, help="Seconds that an asset may be under way before it counts as stuck.")
     ] = DEFAULT.unfinished,
@@ -52,9 +53,11 @@ def reconcile(
 
     Only one process runs a pass at a time; a pass that was stopped goes on where it was.
 
-    Exit code 0: nothing was found, or all is mended. 1: something was found (--dry-run), or is left. 2: it could not
-    run.
+    Exit code 0: nothing was found, or all is mended; or it was to go on and was told to stop. 1: something was found
+    (--dry-run), or is left. 2: it could not run.
     """
+    if objects_every is not None and every is None:
+        fail("--objects-every goes with --every")
     patience = Patience(unfinished=unfinished_after, again=again_after, orphan=orphan_after, grace=grace)
     names = tuple(passes or Pass)
     with installation() as found:
@@ -65,9 +68,11 @@ def reconcile(
             ensure_indexes(found.db, audit.indexes())
             reconciler = Reconciler(installation=found, patience=patience, rate=rate, stop=stop)
             if every is None:
-                left, _ = _run(reconciler, names, as_json=as_json)
+                left = _run(reconciler, names, as_json=as_json)
             else:
-                left = _again_and_again(reconciler, names, every, as_json=as_json)
+                pace = {Pass.UNFINISHED: every, Pass.OBJECTS: objects_every or every}
+                _go_on(reconciler, {name: pace[name] for name in names}, as_json=as_json)
+                left = False
     if left:
         raise typer.Exit(FOUND)
 
@@ -84,48 +89,53 @@ def _plan(reconciler: Reconciler, names: tuple[Pass, ...], *, as_json: bool) -> 
     return bool(plan)
 
 
-def _again_and_again(reconciler: Reconciler, names: tuple[Pass, ...], every: float, *, as_json: bool) -> bool:
-    """Until told to stop, with metrics on the health port."""
-    logging.configure(service="reconciler")
-    registry, given = new_registry(), load(HealthSettings)
-    metrics = ReconcilerMetrics(registry, passes=Pass, kinds=Kind)
+def _go_on(reconciler: Reconciler, every: Mapping[Pass, float], *, as_json: bool) -> None:
+    """Until told to stop. The log tells what is found; with ``as_json`` each pass also prints one document."""
+
+    def run(name: Pass) -> Report | None:
+        told = _Told()
+        report = reconciler.run(name, on_finding=told.tell)
+        if as_json:
+            told.print_json({name: report})
+        return report
+
     try:
-        with health_server(
-            host=given.health_host, port=given.health_port, live=dict, ready=dict, metrics=exposition(registry)
-        ) as port:
-            log.info("reconciler_started", every=every, health_port=port)
-            while True:
-                left, reports = _run(reconciler, names, as_json=as_json)
-                for name, report in reports.items():
-                    metrics.passed(name, None if report is None else report.as_json())
-                if reconciler.stop.wait(every):
-                    return left
+        go_on(every, run=run, stop=reconciler.stop)
     except StartRefused as refusal:
         fail(str(refusal))
 
 
-def _run(reconciler: Reconciler, names: tuple[Pass, ...], *, as_json: bool) -> tuple[bool, dict[Pass, Report | None]]:
-    """Whether something is left, and each pass's report."""
-    told: list[dict[str, Any]] = []
-    left = False
-
-    def tell(finding: Finding, problem: str | None) -> None:
-        nonlocal left
-        mended = problem is None and finding.kind in MENDED
-        left = left or not mended
-        told.append(finding.as_json() | {"mended": mended, "problem": problem})
-        if not as_json:
-            _say(finding, "mended" if mended else f"not mended: {problem}" if problem else "can only be told")
-
-    reports: dict[Pass, Report | None] = {name: reconciler.run(name, on_finding=tell) for name in names}
+def _run(reconciler: Reconciler, names: tuple[Pass, ...], *, as_json: bool) -> bool:
+    """Whether something is left."""
+    told = _Told(say=not as_json)
+    reports = {name: reconciler.run(name, on_finding=told.tell) for name in names}
     if as_json:
-        passes = {str(name): None if report is None else report.as_json() for name, report in reports.items()}
-        print_json({"dry_run": False, "passes": passes, "findings": told})
+        told.print_json(reports)
     else:
         for name, report in reports.items():
             what = "another process is at it" if report is None else f"{report.looked_at} looked at"
             Console().print(f"{name}: {what}", highlight=False)
-    return left, reports
+    return told.left
+
+
+@dataclass
+class _Told:
+    """What was found. ``left``: something was not mended. ``say``: print each finding as it comes."""
+
+    say: bool = False
+    left: bool = False
+    findings: list[dict[str, Any]] = field(default_factory=list)
+
+    def tell(self, finding: Finding, problem: str | None) -> None:
+        mended = problem is None and finding.kind in MENDED
+        self.left = self.left or not mended
+        self.findings.append(finding.as_json() | {"mended": mended, "problem": problem})
+        if self.say:
+            _say(finding, "mended" if mended else f"not mended: {problem}" if problem else "can only be told")
+
+    def print_json(self, reports: Mapping[Pass, Report | None]) -> None:
+        passes = {str(name): None if report is None else report.as_json() for name, report in reports.items()}
+        print_json({"dry_run": False, "passes": passes, "findings": self.findings})
 
 
 def _say(finding: Finding, what: str) -> None:

@@ -27,6 +27,14 @@ READERS = 8
 """Requests to S3 at one time."""
 
 
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # In a container the user is often a mere number.
+        return f"user {os.getuid()}"
+
+
 class OpsSettings(MongoSettings, KafkaSettings, S3Settings):
     """What operations must know of the installation: the same variables as the services."""
 
@@ -37,7 +45,7 @@ class OpsSettings(MongoSettings, KafkaSettings, S3Settings):
     processor_group: str = Field(default="darkroom.processor", description="the processors' group and inbox consumer")
     inbox_keep_days: float = Field(default=90, gt=0, description="how long done events are remembered")
     health_urls: Listed = Field(default=(), description="what `status` asks: addresses of /readyz, separated by commas")
-    operator: str = Field(default_factory=getpass.getuser, min_length=1, description="who is named in audit events")
+    operator: str = Field(default_factory=_login, min_length=1, description="who is named in audit events")
 
 
 class NoDeadLetterQueue(Exception):

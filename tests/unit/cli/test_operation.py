@@ -60,3 +60,9 @@ def test_lengths_of_time_are_told_as_people_say_them() -> None:
 def test_json_holds_times_and_other_values_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"at": datetime(2026, 3, 1, tzinfo=UTC), "who": {1}})
     assert '"2026-03-01T00:00:00+00:00"' in capsys.readouterr().out
+
+
+def test_a_pace_of_objects_alone_is_refused(run: CliRunner) -> None:
+    done = run.invoke(app, ["reconcile", "--objects-every", "60"])
+    assert done.exit_code == COULD_NOT
+    assert "--objects-every goes with --every" in done.stderr
