@@ -25,7 +25,7 @@ from darkroom.local.processes import Supervisor
 from darkroom.local.servers import AWS_VARIABLE, KAFKA_VARIABLE, MONGO_VARIABLE
 from darkroom.local.stack import Stack, start_stack
 from support.eventually import eventually
-from support.servers import aws_environment, aws_session
+from support.servers import aws_client, aws_environment, aws_session
 
 ROLES: dict[str, dict[str, list[str]]] = json.loads(
     (Path(__file__).parents[2] / "deploy" / "mongodb" / "roles.json").read_text(encoding="utf-8")
@@ -146,6 +146,26 @@ def test_a_picture_goes_all_the_way_and_is_put_away(stack: Stack, guarded: Guard
             assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
+def test_a_reconciler_mends_with_its_own_role(stack: Stack, guarded: Guarded, aws_endpoint: str) -> None:
+    with (
+        closing(Uploader(stack.api_url, stack.token("somebody"))) as uploader,
+        closing(aws_client("s3", aws_endpoint)) as s3,
+        guarded.client("admin", source="admin") as admin,
+    ):
+        rows = admin[DATABASE].outbox_events
+        asset_id = uploader.send(filename="lost.jpg", content_type="image/jpeg", data=dusk(600, 400)).asset_id
+        eventually(lambda: uploader.get(asset_id)["status"] == "READY", deadline=60)
+        bucket = stack.outputs.bucket
+        kept = [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket, Prefix=f"assets/{asset_id}/")["Contents"]]
+        s3.delete_object(Bucket=bucket, Key=next(key for key in kept if "/original." not in key))
+        for name in ("unfinished", "objects"):
+            done = run(stack, guarded, "reconciler", "darkroom.cli", "reconcile", "--pass", name)
+            assert done.returncode == 0, (name, done.stdout, done.stderr)
+        redriven = {"asset_id": asset_id, "type": "AssetRedriven"}
+        eventually(lambda: rows.count_documents(redriven) == 1, deadline=30)
+        eventually(lambda: uploader.get(asset_id)["status"] == "READY", deadline=60)
+
+
 def test_a_notifier_tells_with_its_own_role(stack: Stack, guarded: Guarded, receiver: str) -> None:
     settings = {
         MONGO_VARIABLE: guarded.url("notifier"),
@@ -206,6 +226,7 @@ def test_nobody_removes_events_or_assets_and_nobody_drops(guarded: Guarded, user
         ("notifier", "assets"),
         ("notifier", "outbox_events"),
         ("sweeper", "consumer_inbox"),
+        ("reconciler", "relay_shards"),
     ],
 )
 def test_what_is_not_ones_own_is_not_even_read(guarded: Guarded, user: str, collection: str) -> None:
@@ -214,7 +235,7 @@ def test_what_is_not_ones_own_is_not_even_read(guarded: Guarded, user: str, coll
         client[DATABASE][collection].find_one({})
 
 
-@pytest.mark.parametrize("user", ["processor", "sweeper"])
+@pytest.mark.parametrize("user", ["processor", "sweeper", "reconciler"])
 def test_events_are_only_added_by_those_who_write_them(guarded: Guarded, user: str) -> None:
     with guarded.client(user) as client, pytest.raises(OperationFailure, match="not authorized"):
         client[DATABASE].outbox_events.update_many({}, {"$set": {"published": True}})

@@ -81,6 +81,8 @@ class Outputs:
     processor_role_arn: str
     outbox_relay_role_arn: str
     sweeper_role_arn: str
+    reconciler_role_arn: str
+    notifier_role_arn: str
     bridge_role_arn: str
     bridge_poller_role_arn: str
 
@@ -148,6 +150,8 @@ def deploy(
         processor_role_arn=found["ProcessorRoleArn"],
         outbox_relay_role_arn=found["OutboxRelayRoleArn"],
         sweeper_role_arn=found["SweeperRoleArn"],
+        reconciler_role_arn=found["ReconcilerRoleArn"],
+        notifier_role_arn=found["NotifierRoleArn"],
         bridge_role_arn=found.get("BridgeRoleArn", ""),
         bridge_poller_role_arn=found["BridgePollerRoleArn"],
     )

@@ -22,7 +22,7 @@ def data(aws_endpoint: str) -> Iterator[Outputs]:
         stack_name=name,
         kafka_bootstrap="kafka:9092",
         session=aws_session(),
-        parameters={"BridgeRunsAs": "container", "CdnKeyGroupId": "a-key-group"},
+        parameters={"BridgeRunsAs": "container", "CdnKeyGroupId": "a-key-group", "EmailIdentity": "example.com"},
     )
     delete(aws_endpoint, stack_name=name, session=aws_session())
 
@@ -64,6 +64,9 @@ def test_the_services_deploy_beside_it(aws_endpoint: str, data: Outputs) -> None
         "ProcessorRoleArn": data.processor_role_arn,
         "OutboxRelayRoleArn": data.outbox_relay_role_arn,
         "BridgePollerRoleArn": data.bridge_poller_role_arn,
+        "SweeperRoleArn": data.sweeper_role_arn,
+        "ReconcilerRoleArn": data.reconciler_role_arn,
+        "NotifierRoleArn": data.notifier_role_arn,
         "ImagePrefix": "registry.example.com/darkroom/",
         "ImageTag": "1",
         "VpcId": vpc,
@@ -76,6 +79,10 @@ def test_the_services_deploy_beside_it(aws_endpoint: str, data: Outputs) -> None
         "KafkaBootstrap": "kafka:9092",
         "MskClusterName": "kafka",
         "BridgePollers": "1",
+        "Notifiers": "1",
+        "EmailFrom": "pictures@example.com",
+        "WebhookUrl": "https://example.com/hook",
+        "WebhookSecretArn": secret,
     }
     cloudformation.create_stack(
         StackName=name,
@@ -89,7 +96,7 @@ def test_the_services_deploy_beside_it(aws_endpoint: str, data: Outputs) -> None
         )
         resources = cloudformation.describe_stack_resources(StackName=name)["StackResources"]
         services = [r for r in resources if r["ResourceType"] == "AWS::ECS::Service"]
-        assert len(services) == 4
+        assert len(services) == 7
         assert stack_of(cloudformation, name)["Outputs"]
     except WaiterError as error:
         events = cloudformation.describe_stack_events(StackName=name)["StackEvents"]

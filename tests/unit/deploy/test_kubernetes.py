@@ -11,18 +11,21 @@ import yaml
 from pydantic_settings import BaseSettings
 
 import asset_api.settings
+import notifier.settings
 import outbox_relay.settings
 import processor.settings
 import s3_bridge.settings
 from darkroom.contracts.topics import Topics
+from darkroom.life import app as life
 from darkroom.runtime.settings import PREFIX
+from unit.deploy.operations import ReconcilerSettings, refused_options
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
 KEDA = json.loads(Path(__file__).with_name("keda.schema.json").read_text(encoding="utf-8"))
 KUBERNETES = "1.34"
 DOCUMENTS: list[dict[str, Any]] = [
     document
-    for file in sorted(FOLDER.glob("*.yaml"))
+    for file in sorted(FOLDER.rglob("*.yaml"))
     if file.name != "kustomization.yaml"
     for document in yaml.safe_load_all(file.read_text(encoding="utf-8"))
 ]
@@ -32,7 +35,12 @@ SETTINGS: dict[str, type[BaseSettings]] = {
     "s3-bridge": s3_bridge.settings.PollerSettings,
     "processor": processor.settings.Settings,
     "outbox-relay": outbox_relay.settings.Settings,
+    "sweeper": life.Settings,
+    "reconciler": ReconcilerSettings,
+    "notifier": notifier.settings.Settings,
 }
+LEASED = {"sweeper", "reconciler"}
+"""Of which one works at a time: nobody scales them."""
 OF_AWS = {"AWS_REGION"}
 
 
@@ -49,6 +57,11 @@ def container(deployment: dict[str, Any]) -> dict[str, Any]:
     (only,) = deployment["spec"]["template"]["spec"]["containers"]
     assert isinstance(only, dict)
     return only
+
+
+def plain_settings(name: str) -> set[str]:
+    lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
+    return {line.split("=", 1)[0] for line in lines}
 
 
 def validate(document: dict[str, Any]) -> None:
@@ -78,6 +91,19 @@ def test_there_is_one_deployment_a_service_named_by_the_kustomization() -> None:
     assert {file.name for file in FOLDER.glob("*.yaml")} == {*kustomization["resources"], "kustomization.yaml"}
 
 
+def test_the_notifier_is_a_component_that_is_left_out_by_default() -> None:
+    assert "components" not in yaml.safe_load((FOLDER / "kustomization.yaml").read_text(encoding="utf-8"))
+    folder = FOLDER / "notifier"
+    component = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    assert component["kind"] == "Component"
+    assert component["resources"] == [file.name for file in folder.glob("*.yaml") if file.name != "kustomization.yaml"]
+    assert (component["configMapGenerator"][0]["name"], component["configMapGenerator"][0]["envs"]) == (
+        "darkroom-notifier",
+        ["settings.env"],
+    )
+    assert {d["spec"]["template"]["spec"]["containers"][0]["name"] for d in DEPLOYMENTS} >= {"notifier"}
+
+
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=called)
 def test_a_service_is_told_settings_that_it_has_and_all_that_it_must_have(deployment: dict[str, Any]) -> None:
     settings = SETTINGS[deployment["metadata"]["name"]]
@@ -90,15 +116,17 @@ def test_a_service_is_told_settings_that_it_has_and_all_that_it_must_have(deploy
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=called)
 def test_plain_settings_are_in_the_file_and_secrets_are_not(deployment: dict[str, Any]) -> None:
-    lines = (FOLDER / "settings.env").read_text(encoding="utf-8").splitlines()
-    plain = {line.split("=", 1)[0] for line in lines}
+    plain = plain_settings("settings.env")
+    optional = plain_settings("notifier/settings.env")
     for variable in container(deployment)["env"]:
         source = variable.get("valueFrom", {})
-        if "configMapKeyRef" in source:
-            assert source["configMapKeyRef"]["key"] in plain
+        if (reference := source.get("configMapKeyRef", {})).get("name") == "darkroom":
+            assert reference["key"] in plain
+        elif reference:
+            assert reference["key"] in optional or reference["optional"]
         elif "secretKeyRef" in source:
-            assert variable["name"] not in plain
-    secret = {"DARKROOM_MONGO_URL", "DARKROOM_JWT_SECRET", "DARKROOM_KAFKA_CONFIG"}
+            assert variable["name"] not in plain | optional
+    secret = {"DARKROOM_MONGO_URL", "DARKROOM_JWT_SECRET", "DARKROOM_KAFKA_CONFIG", "DARKROOM_WEBHOOK_SECRET"}
     told = {variable["name"]: variable for variable in container(deployment)["env"]}
     assert all("secretKeyRef" in told[name]["valueFrom"] for name in secret & told.keys())
 
@@ -125,8 +153,11 @@ def test_a_service_is_moved_with_care(deployment: dict[str, Any]) -> None:
     assert budget["selector"]["matchLabels"] == deployment["spec"]["selector"]["matchLabels"]
     grace = SETTINGS[name].model_fields.get("grace_seconds")
     assert grace is None or deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > grace.default
-    # Whoever scales it decides how many: a number here would undo that at each deployment.
-    assert "replicas" not in deployment["spec"]
+    if name in LEASED:
+        assert deployment["spec"]["replicas"] == 1
+    else:
+        # Whoever scales it decides how many: a number here would undo that at each deployment.
+        assert "replicas" not in deployment["spec"]
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=called)
@@ -140,7 +171,15 @@ def test_prometheus_is_led_to_a_port_that_the_container_has_and_no_service_shows
     assert deployment["metadata"]["name"] != "asset-api" or ports[scraped] not in shown
 
 
-@pytest.mark.parametrize("name", ["asset-api", "s3-bridge", "processor", "outbox-relay"])
+@pytest.mark.parametrize("name", sorted(LEASED))
+def test_what_tidies_up_goes_on_by_the_command_line(name: str) -> None:
+    arguments = container(of_kind("Deployment", name))["args"]
+    assert refused_options(arguments) == set()
+    assert "--every" in arguments
+    assert not [d for d in DOCUMENTS if d["kind"] == "ScaledObject" and d["metadata"]["name"] == name]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
 def test_a_service_is_asked_how_it_is_and_given_time_to_wait_for_its_servers(name: str) -> None:
     only = container(of_kind("Deployment", name))
     assert only["livenessProbe"]["httpGet"]["path"] == "/healthz"
@@ -148,7 +187,7 @@ def test_a_service_is_asked_how_it_is_and_given_time_to_wait_for_its_servers(nam
     started = only["startupProbe"]
     assert started["periodSeconds"] * started["failureThreshold"] > 120
     dockerfile = (FOLDER.parent / "Dockerfile").read_text(encoding="utf-8")
-    target = dockerfile.split(f"AS {name.replace('-', '_')}\n", 1)[1].split("FROM", 1)[0]
+    target = dockerfile.split(f"AS {only['image'].removeprefix('darkroom/')}\n", 1)[1].split("FROM", 1)[0]
     assert f"EXPOSE {' '.join(str(port['containerPort']) for port in only['ports'])}\n" in target
 
 
@@ -159,6 +198,14 @@ def test_the_processors_follow_the_lag_of_their_group_up_to_one_a_partition() ->
     assert trigger["metadata"]["consumerGroup"] == fields["processor_group"].default
     assert trigger["metadata"]["topic"] == Topics().uploaded
     assert spec["maxReplicaCount"] == Topics().specs()[0].partitions
+
+
+def test_the_notifiers_follow_the_lag_of_theirs() -> None:
+    spec = of_kind("ScaledObject", "notifier")["spec"]
+    (trigger,) = spec["triggers"]
+    fields = notifier.settings.Settings.model_fields
+    assert trigger["metadata"]["consumerGroup"] == fields["notifier_group"].default
+    assert trigger["metadata"]["topic"] == Topics().events
 
 
 def test_every_scaler_has_a_deployment_and_reads_variables_that_it_is_given() -> None:

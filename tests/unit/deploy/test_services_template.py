@@ -10,11 +10,14 @@ from pydantic_settings import BaseSettings
 from samtranslator.yaml_helper import yaml_parse
 
 import asset_api.settings
+import notifier.settings
 import outbox_relay.settings
 import processor.settings
 import s3_bridge.settings
 from darkroom.contracts.topics import Topics
+from darkroom.life import app as life
 from darkroom.runtime.settings import PREFIX
+from unit.deploy.operations import ReconcilerSettings, refused_options
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "aws"
 SERVICES: dict[str, Any] = yaml_parse((FOLDER / "services.yaml").read_text(encoding="utf-8"))
@@ -25,6 +28,9 @@ SETTINGS: dict[str, tuple[type[BaseSettings], str]] = {
     "ProcessorTask": (processor.settings.Settings, "ProcessorRoleArn"),
     "RelayTask": (outbox_relay.settings.Settings, "OutboxRelayRoleArn"),
     "BridgeTask": (s3_bridge.settings.PollerSettings, "BridgePollerRoleArn"),
+    "SweeperTask": (life.Settings, "SweeperRoleArn"),
+    "ReconcilerTask": (ReconcilerSettings, "ReconcilerRoleArn"),
+    "NotifierTask": (notifier.settings.Settings, "NotifierRoleArn"),
 }
 
 
@@ -35,7 +41,12 @@ def container(task: str) -> dict[str, Any]:
 
 
 def secrets(task: str) -> list[dict[str, Any]]:
-    return [entry["Fn::If"][1] if "Fn::If" in entry else entry for entry in container(task)["Secrets"]]
+    return [unconditional(entry) for entry in container(task)["Secrets"]]
+
+
+def unconditional(entry: dict[str, Any]) -> dict[str, Any]:
+    chosen: dict[str, Any] = entry["Fn::If"][1] if "Fn::If" in entry else entry
+    return chosen
 
 
 @pytest.mark.parametrize("name", ["template.yaml", "services.yaml"])
@@ -51,6 +62,7 @@ def test_a_template_is_within_what_a_request_may_carry(name: str) -> None:
 
 OF_OTHERS = {"AWS_REGION", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"}
 """Read by AWS's and OpenTelemetry's libraries."""
+UNTRACED = {"SweeperTask", "ReconcilerTask"}
 
 
 def test_there_is_a_task_for_every_service() -> None:
@@ -60,8 +72,8 @@ def test_there_is_a_task_for_every_service() -> None:
 @pytest.mark.parametrize("task", SETTINGS)
 def test_a_task_is_told_settings_that_its_service_has_and_all_that_it_must_have(task: str) -> None:
     fields = SETTINGS[task][0].model_fields
-    named = {entry["Name"] for entry in [*container(task)["Environment"], *secrets(task)]}
-    assert named >= OF_OTHERS
+    named = {unconditional(entry)["Name"] for entry in [*container(task)["Environment"], *secrets(task)]}
+    assert named >= ({"AWS_REGION"} if task in UNTRACED else OF_OTHERS)
     given = named - OF_OTHERS
     assert given <= {PREFIX + name.upper() for name in fields}
     assert given >= {PREFIX + name.upper() for name, field in fields.items() if field.is_required()}
@@ -70,7 +82,7 @@ def test_a_task_is_told_settings_that_its_service_has_and_all_that_it_must_have(
 @pytest.mark.parametrize("task", SETTINGS)
 def test_secrets_come_from_the_secrets_manager_and_only_those_that_a_service_needs(task: str) -> None:
     fields = SETTINGS[task][0].model_fields
-    secret = {"DARKROOM_MONGO_URL", "DARKROOM_JWT_SECRET", "DARKROOM_KAFKA_CONFIG"}
+    secret = {"DARKROOM_MONGO_URL", "DARKROOM_JWT_SECRET", "DARKROOM_KAFKA_CONFIG", "DARKROOM_WEBHOOK_SECRET"}
     known = {PREFIX + name.upper() for name in fields}
     assert {entry["Name"] for entry in secrets(task)} == secret & known
 
@@ -84,6 +96,31 @@ def test_a_task_has_its_own_role_no_root_and_nothing_to_write_to(task: str) -> N
     assert only["LinuxParameters"]["Capabilities"] == {"Drop": ["ALL"]}
     grace = SETTINGS[task][0].model_fields.get("grace_seconds")
     assert grace is None or only["StopTimeout"] > grace.default
+
+
+@pytest.mark.parametrize("task", ["SweeperTask", "ReconcilerTask"])
+def test_what_tidies_up_runs_once_and_for_ever(task: str) -> None:
+    only = container(task)
+    assert refused_options(only["Command"]) == set()
+    assert "--every" in only["Command"]
+    assert SERVICES["Resources"][task.replace("Task", "Service")]["Properties"]["DesiredCount"] == 1
+
+
+def test_notifiers_are_there_only_where_they_are_wanted() -> None:
+    optional = {name for name, one in SERVICES["Resources"].items() if one.get("Condition") == "RunsNotifier"}
+    assert optional == {"NotifierTask", "NotifierService", "NotifierTasksAlarm"}
+    assert SERVICES["Parameters"]["Notifiers"]["Default"] == 0
+
+
+@pytest.mark.parametrize("task", SETTINGS)
+def test_a_task_has_an_image_and_an_alarm_for_when_none_runs(task: str) -> None:
+    image = re.fullmatch(r"\$\{ImagePrefix\}(\w+):\$\{ImageTag\}", container(task)["Image"]["Fn::Sub"])
+    assert image is not None
+    assert f"AS {image[1]}\n" in (FOLDER.parent / "Dockerfile").read_text(encoding="utf-8")
+    if task != "BridgeTask":
+        alarm = SERVICES["Resources"][f"{task}sAlarm"]["Properties"]
+        service = {"Name": "ServiceName", "Value": {"Fn::GetAtt": [task.replace("Task", "Service"), "Name"]}}
+        assert service in alarm["Dimensions"]
 
 
 def test_the_roles_and_names_are_outputs_of_the_data_stack() -> None:

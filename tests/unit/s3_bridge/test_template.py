@@ -88,6 +88,18 @@ def test_the_bucket_is_versioned_encrypted_private_and_outlives_the_stack() -> N
             "SweeperRole",
             {"s3:GetObject", "s3:ListBucket", "s3:ListBucketVersions", "s3:DeleteObject", "s3:DeleteObjectVersion"},
         ),
+        (
+            "ReconcilerRole",
+            {
+                "s3:GetObject",
+                "s3:ListBucket",
+                "s3:ListBucketVersions",
+                "s3:GetObjectTagging",
+                "s3:PutObjectTagging",
+                "s3:DeleteObject",
+            },
+        ),
+        ("NotifierRole", {"s3:GetObject"}),
         ("BridgePollerRole", {"sqs:ReceiveMessage", "sqs:DeleteMessage"}),
         (
             "BridgeRole",
@@ -108,6 +120,16 @@ def test_each_role_may_do_what_its_service_does_and_no_more(role: str, actions: 
         if statement["Effect"] == "Allow":
             allowed |= {statement["Action"]} if isinstance(statement["Action"], str) else set(statement["Action"])
     assert allowed == actions
+
+
+def test_a_notifier_may_send_from_one_identity_and_only_where_one_is_named() -> None:
+    (policy,) = RESOURCES["NotifierRole"]["Policies"]
+    optional = [s["Fn::If"] for s in policy["PolicyDocument"]["Statement"] if "Fn::If" in s]
+    assert {condition for condition, _, _ in optional} == {"SendsEmail"}
+    rights = {statement["Action"]: statement["Resource"] for _, statement, _ in optional}
+    assert rights.keys() == {"ses:SendEmail", "ses:GetAccount"}
+    assert rights["ses:SendEmail"]["Fn::Sub"].endswith(":identity/${EmailIdentity}")
+    assert default("EmailIdentity") == ""
 
 
 def test_what_processors_tag_as_rejected_is_what_the_life_cycle_removes() -> None:
