@@ -15,7 +15,14 @@ from support.pictures import jpeg, photo_jpeg
 
 pytestmark = pytest.mark.timeout(1800)
 
-SERVICES = ("asset_api", "s3_bridge", "processor", "outbox_relay")
+SERVICES = ("asset_api", "s3_bridge", "processor", "outbox_relay", "sweeper", "reconciler")
+
+# Run inside a container, which shows its health port to nobody outside: /readyz, then /metrics.
+HEALTH = """
+import urllib.request
+for page in ("readyz", "metrics"):
+    print(urllib.request.urlopen(f"http://127.0.0.1:8081/{page}", timeout=5).read().decode())
+"""
 
 # Run inside a container, where Kafka's address is known: how often each asset's AssetReady is on the topic.
 COUNT_READY = """
@@ -98,6 +105,32 @@ def test_photos_become_ready_while_processors_are_scaled_and_one_is_killed(
     relay = compose.containers("outbox_relay")[0]
     eventually(lambda: len(ready_on_kafka(compose, relay)) == 25, deadline=240, what="AssetReady of all on Kafka")
     assert ready_on_kafka(compose, relay) == dict.fromkeys([first, *assets], 1)
+
+
+@pytest.mark.parametrize(
+    ("service", "told"),
+    [
+        ("sweeper", ["darkroom_sweeper_last_sweep_timestamp_seconds"]),
+        (
+            "reconciler",
+            [f'darkroom_reconciler_last_pass_timestamp_seconds{{pass="{name}"}}' for name in ("unfinished", "objects")],
+        ),
+    ],
+)
+def test_what_tidies_up_is_ready_and_has_done_its_round(
+    compose: Compose, uploader: Uploader, service: str, told: list[str]
+) -> None:
+    def has_done_its_round() -> bool:
+        (name,) = compose.containers(service)
+        shown = compose.podman.run("exec", name, "python", "-c", HEALTH, check=False).stdout
+        values = {line.rsplit(" ", 1)[0]: line.rsplit(" ", 1)[1] for line in shown.splitlines() if " " in line}
+        return '"status": "ok"' in shown and all(float(values.get(metric, 0)) > 0 for metric in told)
+
+    try:
+        eventually(has_done_its_round, deadline=120, what=f"a round of the {service}")
+    except AssertionError as error:
+        error.add_note(compose.logs())
+        raise
 
 
 @pytest.mark.parametrize("service", SERVICES)
