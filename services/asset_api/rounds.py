@@ -17,6 +17,10 @@ LARGEST = 64
 """How many are in a round at most: what one call to MongoDB carries is bounded."""
 
 
+class RoundBrokenOff(Exception):
+    """The round that was to serve a call ended before it had done so."""
+
+
 class Rounds(Generic[GroupT, ItemT, ResultT]):
     """Rounds of each group, ``at_once`` of them at a time; groups do not wait for each other.
 
@@ -52,29 +56,59 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
         return await result
 
     async def _run(self, group: GroupT, its: "_Group[ItemT, ResultT]") -> None:
-        while batch := its.waiting[: self._largest]:
-            del its.waiting[: self._largest]
-            results: Sequence[ResultT | BaseException]
-            try:
-                results = await self._serve(group, [item for item, _ in batch])
-                if len(results) != len(batch):
-                    raise ValueError(f"{len(results)} results for {len(batch)} items")  # noqa: TRY301 -- for all of them
-            except Exception as error:  # noqa: BLE001 -- it is raised to everybody who waits, and none is left waiting
-                results = [error] * len(batch)
-            for (_, waiter), result in zip(batch, results, strict=True):
-                if waiter.done():
-                    continue
-                if isinstance(result, BaseException):
-                    waiter.set_exception(result)
-                else:
-                    waiter.set_result(result)
-        # From here to the end nothing else runs, so whoever comes next begins anew and waits for no round that is over.
-        its.running -= 1
-        if not its.running:
-            del self._groups[group]
+        try:
+            while batch := its.next(self._largest):
+                await self._round(group, batch)
+        finally:
+            # From here to the end nothing else runs, so whoever comes next begins anew and waits for no round that is
+            # over.
+            its.running -= 1
+            if not its.running:
+                del self._groups[group]
+                _tell_all(its.waiting, RoundBrokenOff("the rounds ended"))  # there are some only after a break
+
+    async def _round(self, group: GroupT, batch: Sequence[tuple[ItemT, asyncio.Future[ResultT]]]) -> None:
+        results: Sequence[ResultT | BaseException]
+        try:
+            results = await self._serve(group, [item for item, _ in batch])
+            if len(results) != len(batch):
+                raise ValueError(f"{len(results)} results for {len(batch)} items")  # noqa: TRY301 -- for all of them
+        except Exception as error:  # noqa: BLE001 -- it is raised to everybody who waits, and none is left waiting
+            _tell_all(batch, error)
+            return
+        except BaseException:
+            # Not passed on as it is: a cancellation would look like one of each caller.
+            _tell_all(batch, RoundBrokenOff("the round was broken off"))
+            raise
+        for (_, waiter), result in zip(batch, results, strict=True):
+            if waiter.done():
+                continue
+            if isinstance(result, BaseException):
+                waiter.set_exception(result)
+            else:
+                waiter.set_result(result)
+
+
+def _tell_all(batch: Sequence[tuple[ItemT, asyncio.Future[ResultT]]], error: Exception) -> None:
+    for _, waiter in batch:
+        if not waiter.done():
+            waiter.set_exception(error)
 
 
 @dataclass
 class _Group(Generic[ItemT, ResultT]):
     waiting: list[tuple[ItemT, asyncio.Future[ResultT]]] = field(default_factory=list)
     running: int = 0
+
+    def next(self, largest: int) -> list[tuple[ItemT, asyncio.Future[ResultT]]]:
+        """Take the next round out of those that wait. Whoever has gone away, or waited for too long, is in none: after
+        an outage they are most, and those who still wait are behind them."""
+        batch: list[tuple[ItemT, asyncio.Future[ResultT]]] = []
+        passed = 0
+        while passed < len(self.waiting) and len(batch) < largest:
+            one = self.waiting[passed]
+            passed += 1
+            if not one[1].done():
+                batch.append(one)
+        del self.waiting[:passed]
+        return batch

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from asset_api.rounds import Rounds
+from asset_api.rounds import RoundBrokenOff, Rounds
 
 
 class Served:
@@ -128,5 +128,42 @@ def test_who_goes_away_takes_nobodys_result_along() -> None:
         assert await second == 8
         with pytest.raises(asyncio.CancelledError):
             await first
+
+    asyncio.run(play())
+
+
+def test_nobody_waits_behind_those_who_have_gone_away() -> None:
+    async def play() -> None:
+        served = Served()
+        rounds = Rounds(served, largest=2)
+        first = asyncio.create_task(rounds.ask("a", 0))
+        await begun(first)
+        gone = [asyncio.create_task(rounds.ask("a", item)) for item in range(10, 20)]
+        others = [asyncio.create_task(rounds.ask("a", item)) for item in (2, 4, 6)]
+        await begun(*gone, *others)
+        for one in gone:
+            one.cancel()
+        await begun(*gone)
+        served.go_on.set()
+        assert await asyncio.gather(first, *others) == [0, 4, 8, 12]
+        assert [items for _, items in served.rounds] == [[0], [2, 4], [6]]
+        assert not rounds._groups
+
+    asyncio.run(play())
+
+
+def test_after_a_round_that_was_broken_off_nobody_is_left_waiting_and_the_next_goes_on() -> None:
+    async def serve(_group: str, items: Sequence[int]) -> list[int]:
+        await asyncio.sleep(0)
+        if 0 in items:
+            raise asyncio.CancelledError
+        return list(items)
+
+    async def play() -> None:
+        rounds = Rounds(serve, largest=1)
+        asked = (asyncio.wait_for(rounds.ask("a", item), timeout=10) for item in (0, 1))
+        assert all(isinstance(one, RoundBrokenOff) for one in await asyncio.gather(*asked, return_exceptions=True))
+        assert not rounds._groups
+        assert await asyncio.wait_for(rounds.ask("a", 2), timeout=10) == 2
 
     asyncio.run(play())
