@@ -29,7 +29,7 @@ WRITE_CONFLICT = 112
 DUPLICATE_KEY = 11000
 BY_KEY = "owner_id_1_idempotency_key_1"
 FIRST_WAIT_SECONDS = 0.004
-LONGEST_WAIT_SECONDS = 0.1
+LONGEST_WAIT_SECONDS = 0.5
 AT_ONCE = 32
 REGISTERING = 2
 """Transactions of many registrations at one time: while one waits for its commit, the next is on its way."""
@@ -182,9 +182,14 @@ class AssetStore:
                 raise _OneIsInTheWay from error
 
     async def _register_alone(self, candidate: Change) -> Document:
-        async with self._turn():
-            wait = FIRST_WAIT_SECONDS
-            while True:  # ends: beyond the deadline the next call to MongoDB raises
+        """By itself, waiting for a key that another transaction holds. WaitQueueTimeoutError: for too long."""
+        wait = FIRST_WAIT_SECONDS
+        loop = asyncio.get_running_loop()
+        deadline: float | None = None
+        while True:
+            # A turn for each try: in those of a killed process's keys nobody else's call could go on meanwhile.
+            async with self._turn():
+                deadline = deadline or loop.time() + self._seconds
                 try:
                     (stored,) = await self._register_once([candidate])
                 except _AnotherIsRegistering:
@@ -194,8 +199,11 @@ class AssetStore:
                         return found
                 else:
                     return stored
-                await asyncio.sleep(random.uniform(wait / 2, wait))  # noqa: S311 -- spreads waiters, guards nothing
-                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+            pause = random.uniform(wait / 2, wait)  # noqa: S311 -- spreads waiters, guards nothing
+            if loop.time() + pause >= deadline:
+                raise WaitQueueTimeoutError(f"another transaction has held the key for {self._seconds:g} s")
+            await asyncio.sleep(pause)
+            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
 
     async def _register_once(self, candidates: Sequence[Change]) -> list[Document]:
         """In one transaction, each asset whose key has none, and its event. The documents that the keys have then."""

@@ -143,6 +143,44 @@ def test_a_key_that_anothers_transaction_holds_is_in_the_way_of_nobody(mongo_url
     assert mongo_db.assets.count_documents({}) == 2
 
 
+def test_who_waits_for_held_keys_takes_no_turns_meanwhile(mongo_url: str, mongo_db: Db) -> None:
+    async def play() -> None:
+        async with connect_async(mongo_url) as client, client.start_session() as session:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=10, at_once=2)
+            await store.ensure_indexes()
+            held = [registered() for _ in range(8)]
+            await session.start_transaction()
+            await client[mongo_db.name].assets.insert_many([to_document(one.after) for one in held], session=session)
+            keys = [one.after.idempotency_key for one in held]
+            waiting = [asyncio.create_task(store.register(registered(idempotency_key=key))) for key in keys]
+            free = [registered() for _ in range(10)]
+            async with asyncio.timeout(5):
+                stored = [await store.register(one) for one in free]
+            assert [one.id for one in stored] == [one.after.id for one in free]
+            assert not any(one.done() for one in waiting)
+            await session.commit_transaction()
+            assert [one.id for one in await asyncio.gather(*waiting)] == [one.after.id for one in held]
+
+    asyncio.run(play())
+
+
+def test_who_waits_for_a_held_key_waits_not_for_ever(mongo_url: str, mongo_db: Db) -> None:
+    async def play() -> None:
+        async with connect_async(mongo_url) as client, client.start_session() as session:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=1)
+            await store.ensure_indexes()
+            await session.start_transaction()
+            held = registered()
+            await client[mongo_db.name].assets.insert_one(to_document(held.after), session=session)
+            async with asyncio.timeout(20):
+                with pytest.raises(PyMongoError) as raised:
+                    await store.register(registered(idempotency_key=held.after.idempotency_key))
+            assert raised.value.timeout or isinstance(raised.value, WaitQueueTimeoutError)
+            await session.abort_transaction()
+
+    asyncio.run(play())
+
+
 def test_a_document_that_cannot_be_read_is_in_the_way_of_nobody(mongo_url: str, mongo_db: Db) -> None:
     async def read() -> list[Asset | BaseException | None]:
         async with connect_async(mongo_url) as client:
