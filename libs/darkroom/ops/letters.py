@@ -403,7 +403,7 @@ def _kafka_id(record: TopicRecord) -> str:
 def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # whatever came is a letter, and one must not hide the others
         return text
 
 
