@@ -5,6 +5,7 @@ each, and that is most of what a request costs.
 """
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -50,7 +51,8 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
         its.waiting.append((item, result))
         if its.running < self._at_once:
             its.running += 1
-            task = asyncio.create_task(self._run(group, its))
+            # In a context of its own: a round is of many, and what is logged or traced there is not its first caller's.
+            task = asyncio.create_task(self._run(group, its), context=contextvars.Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await result

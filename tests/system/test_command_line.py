@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from darkroom.local.ports import free_ports
 from darkroom.local.processes import Supervisor
 from support.eventually import eventually
 from support.pictures import jpeg
+from support.servers import aws_client
 
 DARKROOM = [sys.executable, "-m", "darkroom.cli"]
 RUNNING = 10
-"""The command itself, two watchdogs, mongod, Kafka, the AWS endpoint, API, processor and relay."""
+"""The command itself, two watchdogs, mongod, Kafka, the AWS endpoint, API, processor, relay and sweeper."""
 LOCAL_ONLY = ("DARKROOM_MONGO_URL", "DARKROOM_KAFKA_BOOTSTRAP", "AWS_ENDPOINT_URL")
 
 
@@ -38,6 +40,11 @@ def processes_of(folder: Path) -> list[int]:
         if os.fsencode(folder) in told and int(entry.name) != os.getpid():
             found.append(int(entry.name))
     return found
+
+
+def named(folder: Path, module: bytes) -> list[int]:
+    """Those of them that run this module."""
+    return [pid for pid in processes_of(folder) if module in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
 
 
 @pytest.mark.timeout(240)
@@ -115,9 +122,7 @@ def test_it_says_when_a_part_of_it_has_ended_and_goes_on(
     up: Callable[[], tuple[subprocess.Popen[str], Path]],
 ) -> None:
     process, data = up()
-    (relay,) = [
-        pid for pid in processes_of(data) if b"outbox_relay" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    ]
+    (relay,) = named(data, b"outbox_relay")
     os.kill(relay, signal.SIGKILL)
     assert process.stdout is not None
     said = process.stdout.readline()
@@ -126,6 +131,33 @@ def test_it_says_when_a_part_of_it_has_ended_and_goes_on(
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0
+
+
+@pytest.mark.timeout(240)
+def test_a_folder_whose_aws_endpoint_was_killed_is_refused_with_what_to_do(
+    up: Callable[[], tuple[subprocess.Popen[str], Path]],
+) -> None:
+    process, data = up()
+    told = dict(re.findall(r"export (\w+)=(\S+)", (data / "environment").read_text()))
+    # It writes to its disk what is put into a bucket, and with it that there is one.
+    aws_client("s3", told["AWS_ENDPOINT_URL"]).put_object(Bucket=told["DARKROOM_BUCKET"], Key="a", Body=b"a")
+    (endpoint,) = named(data, b"ministack")
+    os.kill(endpoint, signal.SIGKILL)
+    assert process.stdout is not None
+    assert "aws has ended" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    again = subprocess.run(
+        [*DARKROOM, "up", "--data", str(data)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert again.returncode == 1
+    assert f"If that is what happened in {data}, delete that folder" in " ".join(again.stderr.split())
+    assert processes_of(data) == []
 
 
 @pytest.mark.timeout(300)

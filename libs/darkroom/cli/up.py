@@ -2,6 +2,9 @@
 
 import contextlib
 import itertools
+import os
+import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,9 +56,15 @@ def describe(console: Console, stack: Stack, *, owner: str) -> None:
         "Kafka": servers.kafka_bootstrap,
         "AWS": f"{servers.aws_endpoint_url}, bucket {stack.outputs.bucket}",
         "Logs": servers.log_dir,
-        "Operate": f". {stack.environment_file} && darkroom status",
+        "Operate": f". {stack.environment_file} && {_command()} status",
     }.items():
         console.print(f"[bold]{name + ':':9}[/] {value}", highlight=False, soft_wrap=True)
+
+
+def _command() -> str:
+    """How this very command is called from this shell, which need not have it on its PATH."""
+    own = Path(sys.executable).with_name("darkroom")
+    return "darkroom" if shutil.which("darkroom") == str(own) else os.path.relpath(own)
 
 
 def wait_for_interrupt(console: Console, stack: Stack) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import boto3
 
 from darkroom.contracts.topics import Topics
-from darkroom.local.deployment import Outputs, deploy
+from darkroom.local.deployment import DeploymentError, Outputs, deploy
 from darkroom.local.errors import ServerNotReadyError
 from darkroom.local.ports import HOST, require_free, start_on_free_ports
 from darkroom.local.processes import SupervisedProcess, Supervisor, in_parallel
@@ -122,18 +122,19 @@ def start_stack(
 
         def start_apis(ports: list[int]) -> tuple[Outputs, tuple[SupervisedProcess, ...]]:
             # The pages' origins are part of what is deployed: the bucket lets no other page upload.
-            outputs = deploy(
-                servers.aws_endpoint_url,
-                session=session or _session(servers),
-                stack_name=stack_name,
-                kafka_bootstrap=servers.kafka_bootstrap,
-                topic_prefix=topic_prefix,
-                allowed_origins=[_url(port) for port in ports],
-                function_timeout=function_timeout,
-                queue_visibility=queue_visibility,
-                log_level=given.get("DARKROOM_LOG_LEVEL", "INFO").upper(),
-                parameters=_function_parameters(given),
-            )
+            with _naming_the_folder(data_dir, servers):
+                outputs = deploy(
+                    servers.aws_endpoint_url,
+                    session=session or _session(servers),
+                    stack_name=stack_name,
+                    kafka_bootstrap=servers.kafka_bootstrap,
+                    topic_prefix=topic_prefix,
+                    allowed_origins=[_url(port) for port in ports],
+                    function_timeout=function_timeout,
+                    queue_visibility=queue_visibility,
+                    log_level=given.get("DARKROOM_LOG_LEVEL", "INFO").upper(),
+                    parameters=_function_parameters(given),
+                )
             given["DARKROOM_BUCKET"] = outputs.bucket
             started = tuple(
                 prepare("asset_api", number, DARKROOM_HTTP_PORT=str(port)) for number, port in enumerate(ports)
@@ -161,6 +162,20 @@ def start_stack(
             settings=shared,
             environment_file=_write_environment(data_dir / "environment", _operations(shared, services)),
         )
+
+
+@contextlib.contextmanager
+def _naming_the_folder(data_dir: Path, servers: Servers) -> Iterator[None]:
+    """Around a deployment: what can be done when it fails at an endpoint of ours."""
+    try:
+        yield
+    except DeploymentError as error:
+        if servers.aws is None:
+            raise
+        raise DeploymentError(
+            f"{error}\nAn AWS endpoint that was killed has kept its buckets and forgotten its stacks. If that is what "
+            f"happened in {data_dir}, delete that folder, or name another one by --data."
+        ) from error
 
 
 def _function_parameters(given: Mapping[str, str]) -> dict[str, str]:

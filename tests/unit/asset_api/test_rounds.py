@@ -1,6 +1,7 @@
 """Whoever comes while a round runs is in the next one of its group."""
 
 import asyncio
+import contextvars
 from collections.abc import Sequence
 
 import pytest
@@ -59,6 +60,19 @@ def test_as_many_rounds_run_at_once_as_may_and_none_is_forgotten_behind_them() -
         assert await asyncio.gather(*tasks, rounds.ask("a", 8)) == [0, 4, 8, 12, 16]
         assert sorted(item for _, items in served.rounds for item in items) == [0, 2, 4, 6, 8]
         assert not rounds._groups
+
+    asyncio.run(play())
+
+
+def test_a_round_is_in_no_callers_context() -> None:
+    caller = contextvars.ContextVar("caller", default="nobody")
+
+    async def serve(_group: str, items: Sequence[int]) -> list[str]:
+        return [caller.get()] * len(items)
+
+    async def play() -> None:
+        caller.set("the first")
+        assert await Rounds(serve).ask("a", 0) == "nobody"
 
     asyncio.run(play())
 
