@@ -48,6 +48,14 @@ _FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
     (re.compile(r"(Signature:\s+)[0-9a-f]{64}", re.IGNORECASE), rf"\1{HIDDEN}"),
     (re.compile(r"(x-amz-security-token\s*[:=]\s*)[^\s\"',\\]+", re.IGNORECASE), rf"\1{HIDDEN}"),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL), HIDDEN),
+    # The same of many at once, as a query asks for them; pymongo cuts what is long.
+    (
+        re.compile(
+            rf"({_QUOTE}\bidempotency[-_]?key\b{_QUOTE}\s*:\s*)\{{\s*{_QUOTE}\$in{_QUOTE}\s*:\s*\[.*?(?:\]\s*\}}|$)",
+            re.IGNORECASE | re.DOTALL,
+        ),
+        rf"\1{HIDDEN}",
+    ),
     # Fields inside a text, such as a command that pymongo shows, or the headers of a request.
     (
         re.compile(

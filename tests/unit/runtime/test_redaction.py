@@ -38,6 +38,13 @@ TEXTS = [
     ("{'webhook-signature': 'v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE='}", "g0hM9SsE"),
     (f'{{"findAndModify": "assets", "query": {{"idempotency_key": "{KEY}", "owner_id": "alice"}}}}', KEY),
     (f"{{'idempotency_key': '{KEY}'}}", KEY),
+    (
+        f'{{"find": "assets", "filter": {{"idempotency_key": {{"$in": ["another]", "{KEY}"]}}, "owner_id": "alice"}}}}',
+        KEY,
+    ),
+    (json.dumps(json.dumps({"idempotency_key": {"$in": ["another", KEY]}})), KEY),
+    (f'{{"filter": {{"idempotency_key": {{"$in": ["another", "{KEY}', KEY),
+    (f"{{'idempotency_key': {{'$in': ['another', '{KEY}']}}}}", KEY),
     (f"b'Idempotency-Key': b'{KEY}'", KEY),
     ("-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----", "MIIEow"),
     ('{"sasl.password": "hunter22"}', "hunter22"),
