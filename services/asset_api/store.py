@@ -208,7 +208,7 @@ class AssetStore:
     async def _register_once(self, candidates: Sequence[Change]) -> list[Document]:
         """In one transaction, each asset whose key has none, and its event. The documents that the keys have then."""
         documents = [to_document(candidate.after) for candidate in candidates]
-        rows = [outbox.to_row(candidate.event) for candidate in candidates]
+        events = [outbox.to_row(candidate.event) for candidate in candidates]
 
         async def body(session: AsyncClientSession) -> list[Document]:
             try:
@@ -224,7 +224,7 @@ class AssetStore:
                 of_key = {(one["owner_id"], one["idempotency_key"]): one async for one in found}
                 stored = [of_key[one["owner_id"], one["idempotency_key"]] for one in documents]
             # The id tells whose asset it is.
-            won = [row for row, one in zip(rows, stored, strict=True) if row["asset_id"] == one["_id"]]
+            won = [row for row, one in zip(events, stored, strict=True) if row["asset_id"] == one["_id"]]
             if won:
                 await self._outbox.insert_many(won, session=session)
             return stored
