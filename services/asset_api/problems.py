@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from asset_api.errors import CannotSign
+from asset_api.rounds import RoundBrokenOff
 
 log = structlog.get_logger()
 
@@ -146,10 +147,15 @@ def install(app: FastAPI) -> None:
         log.error("signing_failed", error=type(error).__name__, reason=str(error)[:300])
         return to_response(unavailable("Upload and download URLs cannot be signed."), request_id=_request_id(request))
 
+    async def on_broken_round(request: Request, error: Exception) -> Response:
+        log.warning("round_broken_off", reason=str(error))
+        return to_response(unavailable("The answer was broken off."), request_id=_request_id(request))
+
     app.add_exception_handler(Problem, on_problem)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(PyMongoError, on_mongo)
+    app.add_exception_handler(RoundBrokenOff, on_broken_round)
     app.add_exception_handler(BotoCoreError, on_aws)
     app.add_exception_handler(CannotSign, on_aws)
 

@@ -27,7 +27,6 @@ from darkroom.runtime.mongo import TRANSACTION, AsyncClient, Document
 
 WRITE_CONFLICT = 112
 DUPLICATE_KEY = 11000
-BY_KEY = "owner_id_1_idempotency_key_1"
 FIRST_WAIT_SECONDS = 0.004
 LONGEST_WAIT_SECONDS = 0.5
 AT_ONCE = 32
@@ -236,7 +235,7 @@ class AssetStore:
         return await self._find_each("_id", asset_ids, owner_id=owner_id, index="_id_")
 
     async def _find_keys(self, owner_id: str, keys: Sequence[str]) -> list[Document | None]:
-        return await self._find_each("idempotency_key", keys, owner_id=owner_id, index=BY_KEY)
+        return await self._find_each("idempotency_key", keys, owner_id=owner_id, index=documents.BY_KEY)
 
     async def _find_each(self, name: str, values: Sequence[str], *, owner_id: str, index: str) -> list[Document | None]:
         where = {"owner_id": owner_id, name: {"$in": list(dict.fromkeys(values))}}

@@ -22,7 +22,7 @@ import notifier.settings
 import outbox_relay.settings
 import processor.settings
 import s3_bridge.settings
-from darkroom.cli import rounds
+from darkroom.cli import reconciler
 from darkroom.life import app as life
 from darkroom.ops import installation
 from darkroom.runtime.settings import PREFIX, Group
@@ -53,7 +53,7 @@ PROGRAMS = (
         "Operations: `darkroom status`, `why`, `dlq`, `verify`, `rebuild`, `reconcile`",
         installation.OpsSettings,
     ),
-    Program("reconciler", "The reconciler: `darkroom reconcile --every`", rounds.RoundsSettings),
+    Program("reconciler", "The reconciler: `darkroom reconcile --every`", reconciler.ReconcilerSettings),
     Program("prepare", "Preparing new servers: `python -m darkroom.setup.prepare`", prepare.Settings),
 )
 

@@ -9,9 +9,12 @@ COLLECTION = "assets"
 
 Document = dict[str, Any]
 
+BY_KEY = "owner_id_1_idempotency_key_1"
+"""The index of an owner's idempotency keys; the name that MongoDB itself would give it."""
+
 INDEXES: tuple[tuple[list[tuple[str, int]], dict[str, Any]], ...] = (
     # One asset for one key of one owner, whatever races. A sharded collection's key must begin as this index does.
-    ([("owner_id", 1), ("idempotency_key", 1)], {"unique": True}),
+    ([("owner_id", 1), ("idempotency_key", 1)], {"unique": True, "name": BY_KEY}),
     ([("owner_id", 1), ("created_at", -1), ("_id", 1)], {"name": "listing"}),
     ([("owner_id", 1), ("status", 1), ("created_at", -1), ("_id", 1)], {"name": "listing_by_status"}),
     (

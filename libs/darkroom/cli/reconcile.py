@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from darkroom.cli.operation import FOUND, DryRun, Json, fail, installation, print_json
-from darkroom.cli.rounds import go_on
+from darkroom.cli.reconciler import go_on
 from darkroom.ops import audit
 from darkroom.ops.findings import MENDED, Finding, Patience
 from darkroom.ops.reconcile import Pass, Reconciler, Report
@@ -100,7 +100,7 @@ def _go_on(reconciler: Reconciler, every: Mapping[Pass, float], *, as_json: bool
         return report
 
     try:
-        go_on(every, run=run, stop=reconciler.stop)
+        go_on(reconciler, every, run=run)
     except StartRefused as refusal:
         fail(str(refusal))
 

@@ -1,6 +1,5 @@
 """The sweeper as a program: ``darkroom sweep``, or ``python -m darkroom.life`` where only the sweeper is installed."""
 
-import threading
 from contextlib import ExitStack
 from datetime import timedelta
 
@@ -16,6 +15,7 @@ from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
 from darkroom.runtime.leased import LeasedJob
 from darkroom.runtime.mongo import check_replica_set, connect, ensure_indexes
+from darkroom.runtime.periodic import Periodic, PeriodicJobs
 from darkroom.runtime.s3 import s3_client
 from darkroom.runtime.settings import HealthSettings, LifeSettings, LogSettings, MongoSettings, S3Settings, load
 from darkroom.runtime.shutdown import stop_on_signals
@@ -56,50 +56,31 @@ def sweep(*, every: float | None = None) -> Swept | None:
         )
         if every is None:
             return sweeper.run(stop)
-        rounds = _Rounds(sweeper, every, stop)
+        registry = new_registry()
+        metrics = SweeperMetrics(registry)
+        last: Swept | None = None
+
+        def once() -> None:
+            nonlocal last
+            # Before it, too: how long ago the last one was is known from the start, however long this one takes.
+            metrics.ended(sweeper.job.last_end())
+            last = sweeper.run(stop)
+            metrics.swept(None if last is None else vars(last))
+            metrics.ended(sweeper.job.last_end())
+
+        jobs = PeriodicJobs(
+            [Periodic(name="sweep", every=every, run=once, outages=(PyMongoError,), on_outage=metrics.failed)],
+            stop=stop,
+        )
         port = stack.enter_context(
             health_server(
                 host=settings.health_host,
                 port=settings.health_port,
                 live=dict,
-                ready=rounds.ready,
-                metrics=exposition(rounds.registry),
+                ready=jobs.ready,
+                metrics=exposition(registry),
             )
         )
         log.info("sweeper_started", every=every, health_port=port)
-        return rounds.run()
-
-
-class _Rounds:
-    """Sweeps again and again, and can say how that goes."""
-
-    def __init__(self, sweeper: Sweeper, every: float, stop: threading.Event) -> None:
-        self.registry = new_registry()
-        self._metrics = SweeperMetrics(self.registry)
-        self._sweeper = sweeper
-        self._every = every
-        self._stop = stop
-        self._failed: str | None = None
-
-    def run(self) -> Swept | None:
-        """Until told to stop; gives what the last sweep did."""
-        swept = None
-        while not self._stop.is_set():
-            try:
-                swept = self._sweeper.run(self._stop)
-            except PyMongoError as error:
-                # Whatever was not done is still due in the next round.
-                log.warning("sweep_failed", error=type(error).__name__, reason=str(error)[:300])
-                self._failed = type(error).__name__
-                self._metrics.failed()
-            else:
-                self._failed = None
-                self._metrics.swept(None if swept is None else vars(swept))
-            self._stop.wait(self._every)
-        return swept
-
-    def ready(self) -> dict[str, object]:
-        """Raises RuntimeError when the last sweep ended early."""
-        if self._failed is not None:
-            raise RuntimeError(f"the last sweep failed: {self._failed}")
-        return {}
+        jobs.run()
+        return last

@@ -1,6 +1,7 @@
 """``darkroom_sweeper_…`` and ``darkroom_reconciler_…``: what the two that tidy up have done."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from datetime import datetime
 from itertools import product
 from typing import Any
 
@@ -24,7 +25,7 @@ class SweeperMetrics:
         )
         self._swept_at = Gauge(
             "darkroom_sweeper_last_sweep_timestamp_seconds",
-            "When this process last ended a sweep, or found another one sweeping, as Unix time; 0: never.",
+            "When a sweep was last done, by whatever process, as Unix time; 0: never.",
             registry=registry,
         )
         for kind in ("expired", "purged", "removed", "unseen"):
@@ -32,12 +33,15 @@ class SweeperMetrics:
 
     def swept(self, counts: Mapping[str, int] | None) -> None:
         """A sweep ended; None: another process was sweeping."""
-        self._swept_at.set_to_current_time()
         for kind, count in (counts or {}).items():
             if kind == "failed":
                 self._failed.inc(count)
             else:
                 self._actions.labels(kind).inc(count)
+
+    def ended(self, at: datetime | None) -> None:
+        """When a sweep was last done; None: never."""
+        self._swept_at.set(0 if at is None else at.timestamp())
 
     def failed(self) -> None:
         """A sweep ended early."""
@@ -47,7 +51,7 @@ class SweeperMetrics:
 class ReconcilerMetrics:
     """Told of each pass. ``passes`` and ``kinds`` are all that there are."""
 
-    def __init__(self, registry: CollectorRegistry, *, passes: Iterable[str], kinds: Iterable[str]) -> None:
+    def __init__(self, registry: CollectorRegistry, *, passes: Collection[str], kinds: Collection[str]) -> None:
         self._found = Counter(
             "darkroom_reconciler_findings_total",
             "What was found, by pass and kind.",
@@ -62,19 +66,33 @@ class ReconcilerMetrics:
         )
         self._passed_at = Gauge(
             "darkroom_reconciler_last_pass_timestamp_seconds",
-            "When this process last ended a pass, or found another one at it, as Unix time.",
+            "When a pass was last done, by whatever process, as Unix time; 0: never.",
             ["pass"],
             registry=registry,
         )
-
+        self._broken_off = Counter(
+            "darkroom_reconciler_broken_off_total",
+            "Passes that were ended early by a server that is away, and go on from there.",
+            ["pass"],
+            registry=registry,
+        )
+        for name in passes:
+            self._broken_off.labels(name)
         for name, kind in product(passes, kinds):
             self._found.labels(name, kind)
             self._failed.labels(name, kind)
 
     def passed(self, name: str, report: Mapping[str, Any] | None) -> None:
         """A pass ended; None: another process was at it."""
-        self._passed_at.labels(name).set_to_current_time()
         for kind, count in (report or {}).get("found", {}).items():
             self._found.labels(name, kind).inc(count)
         for kind, count in (report or {}).get("failed", {}).items():
             self._failed.labels(name, kind).inc(count)
+
+    def ended(self, name: str, at: datetime | None) -> None:
+        """When a pass was last done; None: never."""
+        self._passed_at.labels(name).set(0 if at is None else at.timestamp())
+
+    def broken_off(self, name: str) -> None:
+        """A pass was ended early by a server that is away."""
+        self._broken_off.labels(name).inc()

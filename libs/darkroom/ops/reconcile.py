@@ -103,7 +103,7 @@ class Reconciler:
             PyMongoError, ClientError, BotoCoreError, KafkaException: a server failed; the next run goes on from here.
 
         """
-        job = LeasedJob(self.installation.db, f"reconcile.{name}", self.lease_seconds)
+        job = self._job(name)
         report = Report(name)
         with job.turn() as turn:
             if turn is None:
@@ -114,6 +114,18 @@ class Reconciler:
                 job.end(turn, result=report.as_json())
         log.info("reconciled", name=str(name), **report.as_json())
         return report
+
+    def last_end(self, name: Pass) -> datetime | None:
+        """When a pass was last done, by whatever process; None: never.
+
+        Raises:
+            PyMongoError: MongoDB failed.
+
+        """
+        return self._job(name).last_end()
+
+    def _job(self, name: Pass) -> LeasedJob:
+        return LeasedJob(self.installation.db, f"reconcile.{name}", self.lease_seconds)
 
     def _work(
         self,

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from pymongo import ReturnDocument
@@ -121,6 +122,12 @@ class LeasedJob:
 
         """
         self._write(turn, [{"$unset": ["owner", "lease_until"]}])
+
+    def last_end(self) -> datetime | None:
+        """When the job was last done, by whatever process; None: never."""
+        found = self.db[COLLECTION].find_one({"_id": self.name}, {"last.at": 1}) or {}
+        at: datetime | None = found.get("last", {}).get("at")
+        return at
 
     def _write(self, turn: Turn, update: list[dict[str, Any]]) -> None:
         held = {"_id": self.name, "owner": self.owner, "fence": turn.fence}

@@ -7,6 +7,8 @@ import sys
 import urllib.request
 from collections.abc import Mapping
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from darkroom.local.ports import free_ports
 from integration.ops.conftest import Place
 from support.eventually import eventually
@@ -46,10 +48,18 @@ def test_it_goes_on_until_sigterm_and_ends_well_whatever_is_left(
         job = whole.db.jobs.find_one({"_id": f"reconcile.{name}"})
         return job is not None and "last" in job
 
+    def shown() -> dict[str, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+            samples = [one for family in families for one in family.samples]
+        name = "darkroom_reconciler_last_pass_timestamp_seconds"
+        return {one.labels["pass"]: one.value for one in samples if one.name == name}
+
     with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
         try:
             eventually(lambda: passed("objects") and passed("unfinished"), deadline=120, what="both passes")
             assert urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10).status == 200
+            eventually(lambda: set(shown()) == {"objects", "unfinished"} and all(shown().values()), deadline=30)
             lost = whole.upload()
             (record,) = read_topic(
                 whole.installation.bootstrap, whole.installation.topics.uploaded, count=1, deadline=60

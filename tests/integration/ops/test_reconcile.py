@@ -155,11 +155,14 @@ def test_only_one_runs_at_a_time_and_a_stopped_one_goes_on_where_it_was(
     report = first.run(Pass.OBJECTS, on_finding=stop_after_two)
     assert report is not None
     assert not report.finished
+    assert first.last_end(Pass.OBJECTS) is None
     assert told == assets[:2]
     rest = [asset_id for _, asset_id, _ in run(whole, Pass.OBJECTS)]
     # Those of a range that was not finished come again; none is left out.
     assert rest[-2:] == assets[2:]
     assert len(run(whole, Pass.OBJECTS)) == 4
+    assert first.last_end(Pass.OBJECTS) is not None
+    assert first.last_end(Pass.UNFINISHED) is None
 
 
 def test_a_job_that_was_taken_over_cannot_be_kept(place: Place) -> None:
@@ -178,7 +181,9 @@ def test_a_job_that_was_taken_over_cannot_be_kept(place: Place) -> None:
         first.end(turn, result={})
     with pytest.raises(TurnLost):
         first.leave(turn)
+    assert first.last_end() is None
     second.end(taken, result={"found": 1})
+    assert first.last_end() == place.db.jobs.find_one({"_id": "job"})["last"]["at"]
     again = first.take()
     assert again is not None
     assert again.cursor is None

@@ -17,6 +17,7 @@ from asset_api.edge import Edge
 from asset_api.errors import CannotSign
 from asset_api.page import FOLDER
 from asset_api.problems import Problems
+from asset_api.rounds import RoundBrokenOff
 
 Ask = Callable[..., httpx.Response]
 GOOD = {"filename": "photo.jpg", "content_type": "image/jpeg", "size": 1234}
@@ -126,6 +127,13 @@ def test_a_database_out_of_reach_is_503_and_says_when_to_come_back(error: Except
     assert said(answer) == (503, "unavailable")
     assert int(answer.headers["retry-after"]) > 0
     assert "db-host-7" not in answer.text
+
+
+def test_a_round_that_was_broken_off_is_503_for_those_who_were_in_it() -> None:
+    answer = raising(RoundBrokenOff("inside-7"))
+    assert said(answer) == (503, "unavailable")
+    assert int(answer.headers["retry-after"]) > 0
+    assert "inside-7" not in answer.text
 
 
 @pytest.mark.parametrize("error", [CannotSign("secret-role"), NoCredentialsError()])

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import typer
 
 from darkroom.cli.main import app
-from darkroom.cli.rounds import RoundsSettings
+from darkroom.cli.reconciler import ReconcilerSettings as GoesOn
 from darkroom.ops.installation import OpsSettings
 
 
-class ReconcilerSettings(OpsSettings, RoundsSettings):
+class ReconcilerSettings(OpsSettings, GoesOn):
     """All that a reconciler reads."""
 
 
