@@ -7,7 +7,6 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,13 +26,13 @@ Answered = Callable[[Scope, int, float], None]
 QUIET_PATHS = frozenset({"/healthz", "/readyz"})
 _OF_AN_ASSET = re.compile(rf"/assets/({UUID_PATTERN.strip('^$')})(?:/|$)")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_SAFE_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+_SAFE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
     # Answers carry URLs that work without a token.
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-}
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
 
 
 class Edge:
@@ -63,9 +62,10 @@ class Edge:
         traceparent = spans.told(span)
         scope.setdefault("state", {}).update(request_id=request_id, fresh_id=fresh_id, traceparent=traceparent)
         structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=request_id, trace_id=trace_id(traceparent or str(own)))
+        ids = {"request_id": request_id, "trace_id": trace_id(traceparent or str(own))}
         if (asset := _OF_AN_ASSET.match(scope["path"])) is not None:
-            structlog.contextvars.bind_contextvars(asset_id=asset[1])
+            ids["asset_id"] = asset[1]
+        structlog.contextvars.bind_contextvars(**ids)
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -102,8 +102,14 @@ class Edge:
                 )
 
 
+def _fields(scope: Scope, name: str) -> list[str]:
+    """The header's values; ``name`` in lower case."""
+    wanted = name.encode()
+    return [value.decode("latin-1") for field, value in scope["headers"] if field == wanted]
+
+
 def _given_trace(scope: Scope) -> Traceparent | None:
-    given = Headers(scope=scope).getlist(TRACEPARENT)
+    given = _fields(scope, TRACEPARENT)
     return parse(given[0]) if len(given) == 1 else None
 
 
@@ -132,14 +138,15 @@ def _route(scope: Scope) -> str:
 
 
 def _request_id(scope: Scope) -> str:
-    given = Headers(scope=scope).getlist(REQUEST_ID)
+    given = _fields(scope, REQUEST_ID.lower())
     if len(given) == 1 and _SANE_ID.fullmatch(given[0]):
         return given[0]
     return str(uuid.uuid4())
 
 
 def _add_headers(message: MutableMapping[str, Any], request_id: str) -> None:
-    headers = MutableHeaders(scope=message)
-    headers[REQUEST_ID] = request_id
-    for name, value in _SAFE_HEADERS.items():
-        headers.setdefault(name, value)
+    """As ASGI has them: names in lower case, which Starlette's are. What a route has set stays."""
+    headers = message["headers"] = list(message.get("headers", ()))
+    there = {name for name, _ in headers}
+    headers.append((REQUEST_ID.lower().encode(), request_id.encode()))
+    headers += [header for header in _SAFE_HEADERS if header[0] not in there]
