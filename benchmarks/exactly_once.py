@@ -55,8 +55,10 @@ class NoBucket(Bucket):
     def __init__(self) -> None:
         self.name = BUCKET
 
-    def fetch(self, key: str, *, version_id: str | None, size: int, cancelled: threading.Event) -> Fetched:
-        return Fetched(b"", "etag", version_id)
+    def fetch(
+        self, key: str, *, version_id: str | None, size: int, cancelled: threading.Event, hashed: bool = False
+    ) -> Fetched:
+        return Fetched(b"", "etag", version_id, None)
 
 
 class NoDecoder:

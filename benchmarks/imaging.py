@@ -5,7 +5,8 @@
 - CPU of the sandbox (this process and its children) and of a bare Pillow loop (imaging_bare.py) on the same pictures,
   in turns; the ratio bare / sandbox is the median of the rounds' ratios.
 - Pictures a second with one and with two slots, and the peak memory of a child.
-- With --whole N: CPU of a whole processor, as a process on real servers, over N uploads.
+- With --whole N: CPU of a whole processor, as a process on real servers, over N uploads a turn, in turns with the bare
+  loop; the ratio likewise.
 - pyvips and thumbor on the same pictures and boxes, each in an environment of its own in the cache folder, skipped with
   the reason where they do not install. With --corpus also the outcomes of pyvips and of the sandbox beside its table.
 
@@ -172,9 +173,15 @@ def slots(folder: Path, rounds: int, turns: int = 5) -> dict[str, Any]:
     }
 
 
-def whole(count: int, files: Sequence[bytes]) -> dict[str, Any]:
-    """CPU of the processor's process and its children while it handles uploads: Kafka, MongoDB and S3 are in it."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, start_stack(Path(folder)) as stack:
+def whole(count: int, folder: Path, rounds: int, turns: int = 5) -> dict[str, Any]:
+    """CPU of the processor's process and its children over ``count`` uploads a turn: Kafka, MongoDB and S3 are in it.
+
+    The bare loop has its turns in between, beside the same servers.
+    """
+    paths = sorted(folder.iterdir())
+    files = [path.read_bytes() for path in paths]
+    ratios, bare_cpu, whole_cpu, speeds = [], [], [], []
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place, start_stack(Path(place)) as stack:
         uploader = Uploader(stack.api_url, stack.token("bench"))
         pid = stack.services["processor"][0].pid
 
@@ -193,12 +200,24 @@ def whole(count: int, files: Sequence[bytes]) -> dict[str, Any]:
             return cpu_of(pid) + sum(map(cpu_of, children(pid)))
 
         until_ready([send(at) for at in range(6)])
-        before, began = used(), time.perf_counter()
-        with ThreadPoolExecutor(4) as threads:
-            until_ready(list(threads.map(send, range(count))))
-        cpu, wall = used() - before, time.perf_counter() - began
+        for _ in range(turns):
+            bare = measured([sys.executable, HERE / "imaging_bare.py", str(rounds), *paths])["cpu"]
+            before, began = used(), time.perf_counter()
+            with ThreadPoolExecutor(4) as threads:
+                until_ready(list(threads.map(send, range(count))))
+            speeds.append(count / (time.perf_counter() - began))
+            bare_cpu.append(bare)
+            whole_cpu.append((used() - before) / count)
+            ratios.append(bare / whole_cpu[-1])
         uploader.close()
-    return {"uploads": count, "cpu_ms": round(cpu / count * 1e3, 1), "per_second": round(count / wall, 2)}
+    return {
+        "uploads_a_turn": count,
+        "bare_cpu_ms": round(statistics.median(bare_cpu) * 1e3, 1),
+        "cpu_ms": round(statistics.median(whole_cpu) * 1e3, 1),
+        "per_second": round(statistics.median(speeds), 2),
+        "bare_by_whole": round(statistics.median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+    }
 
 
 def environment(name: str, packages: Sequence[str]) -> Path:
@@ -328,9 +347,7 @@ def main() -> None:
                 "thumbor": attempt("thumbor", lambda: by_thumbor(folder, rounds)),  # noqa: B023 - called at once
             }
             if arguments.whole and name == "12_megapixels":
-                result["whole_processor"] = whole(arguments.whole, list(files.values()))
-                bare = result[name]["sandbox"]["bare_cpu_ms"]
-                result["whole_processor"]["bare_by_whole"] = round(bare / result["whole_processor"]["cpu_ms"], 3)
+                result["whole_processor"] = whole(arguments.whole, folder, rounds)
         if arguments.corpus:
             result["corpus"] = attempt("corpus", lambda: outcomes(arguments.corpus))
     print(json.dumps(result, indent=2))

@@ -1,8 +1,6 @@
 """From an upload in the bucket to its renditions there. What that means for the asset is decided by ``process``."""
 
-import hashlib
 import threading
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
@@ -124,15 +122,17 @@ class Rendering:
         try:
             with spans.span("download", kind=spans.SpanKind.CLIENT, attributes={"darkroom.bytes": asset.size}):
                 original = self.bucket.fetch(
-                    asset.object_key, version_id=uploaded.version_id, size=asset.size, cancelled=cancelled
+                    asset.object_key,
+                    version_id=uploaded.version_id,
+                    size=asset.size,
+                    cancelled=cancelled,
+                    hashed=asset.checksum_sha256 is not None,
                 )
         except DownloadRefused as error:
             code = FailureCode.SIZE_MISMATCH if error.size else FailureCode.EMPTY_OBJECT
             raise Rejected(code, f"{asset.size} bytes were declared, {error.size} were uploaded") from error
-        if asset.checksum_sha256 is not None:
-            actual = b64encode(hashlib.sha256(original.data).digest()).decode()
-            if actual != asset.checksum_sha256:
-                raise Rejected(FailureCode.CHECKSUM_MISMATCH, f"SHA-256 is {actual}, not {asset.checksum_sha256}")
+        if original.sha256 != asset.checksum_sha256:
+            raise Rejected(FailureCode.CHECKSUM_MISMATCH, f"SHA-256 is {original.sha256}, not {asset.checksum_sha256}")
         return original
 
     def _classify(self, asset: Asset, rendered: Rendered) -> dict[str, str]:

@@ -33,6 +33,9 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 _MAX_OPEN_FILES = 32
 
+# What the pipe holds at most, see `child_process`.
+_PIECE_BYTES = 2**20
+
 # What Pillow would import, or Python look up, at the first picture that needs it: too late in a process that may no
 # longer open a file.
 _NEEDED_LATER = (ImageChops, ImageCms, ImageColor, ImageFilter, ImagePalette, TiffImagePlugin)
@@ -150,19 +153,14 @@ def _limit_cpu(seconds: int) -> None:
 
 def _read(descriptor: int, length: int) -> bytes | None:
     """Exactly `length` bytes, or None at the end of the input."""
-    first = os.read(descriptor, length)
-    if len(first) == length:
-        return first
-    whole = bytearray(length)
-    view = memoryview(whole)
-    view[: len(first)] = first
-    done = len(first)
-    while done < length:
-        count = os.readv(descriptor, [view[done:]])
-        if count == 0:
+    pieces, missing = [], length
+    while missing:
+        piece = os.read(descriptor, min(missing, _PIECE_BYTES))
+        if not piece:
             return None
-        done += count
-    return bytes(whole)
+        pieces.append(piece)
+        missing -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _write(descriptor: int, pieces: list[bytes]) -> None:

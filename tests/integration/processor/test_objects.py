@@ -1,15 +1,27 @@
 """The bucket: what is read, what is written once, and what a store that misbehaves leads to."""
 
+import os
 import socketserver
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any
 
 import pytest
+from botocore.response import StreamingBody
 
 from darkroom.inbox import LeaseLost
-from processor.objects import Bucket, CalledOff, DownloadRefused, ObjectMissing, StorageFailed
+from processor.objects import (
+    CHUNK,
+    LARGEST_CHUNK,
+    Bucket,
+    CalledOff,
+    DownloadRefused,
+    ObjectMissing,
+    StorageFailed,
+)
 
 from .conftest import s3_at
 
@@ -158,3 +170,43 @@ def test_a_download_that_trickles_ends_at_its_deadline() -> None:
     with answering(trickle) as endpoint, pytest.raises(StorageFailed, match="took more than"):
         fetch_from(endpoint, seconds=0.4)
     over.set()
+
+
+def amounts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each read of a download asks for, as they are asked for."""
+    asked: list[int] = []
+    read = StreamingBody.read
+
+    def noted(body: Any, amount: int) -> bytes:
+        asked.append(amount)
+        return bytes(read(body, amount))
+
+    monkeypatch.setattr(StreamingBody, "read", noted)
+    return asked
+
+
+def test_a_fast_download_is_read_in_ever_larger_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("processor.objects.FAST_SECONDS", 60.0)
+    asked = amounts(monkeypatch)
+    with answering(lambda out: out.write(bytes(3 * 2**20))) as endpoint:
+        fetch_from(endpoint, seconds=60)
+    assert asked[:8] == [CHUNK * 2**doubled for doubled in range(7)] + [LARGEST_CHUNK]
+    assert set(asked[8:]) <= {LARGEST_CHUNK}
+
+
+def test_a_slow_download_is_read_in_small_pieces_so_that_its_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("processor.objects.FAST_SECONDS", 0.0)
+    asked = amounts(monkeypatch)
+    with answering(lambda out: out.write(bytes(3 * 2**20))) as endpoint:
+        fetch_from(endpoint, seconds=60)
+    assert set(asked) == {CHUNK}
+
+
+@pytest.mark.parametrize("size", [5, 3 * 2**20])
+def test_the_digest_is_that_of_all_bytes(store: Bucket, s3: Any, bucket: str, size: int) -> None:
+    data = os.urandom(size)
+    s3.put_object(Bucket=bucket, Key="k", Body=data)
+    fetched = store.fetch("k", version_id=None, size=size, cancelled=NEVER, hashed=True)
+    assert fetched.data == data
+    assert fetched.sha256 == b64encode(sha256(data).digest()).decode()
+    assert store.fetch("k", version_id=None, size=size, cancelled=NEVER).sha256 is None
