@@ -19,8 +19,9 @@ from support.pictures import jpeg
 from support.servers import aws_client
 
 DARKROOM = [sys.executable, "-m", "darkroom.cli"]
-RUNNING = 10
-"""The command itself, two watchdogs, mongod, Kafka, the AWS endpoint, API, processor, relay and sweeper."""
+RUNNING = 11
+"""The command itself, two watchdogs, mongod, Kafka, the AWS endpoint, API, processor, relay, sweeper and
+reconciler."""
 LOCAL_ONLY = ("DARKROOM_MONGO_URL", "DARKROOM_KAFKA_BOOTSTRAP", "AWS_ENDPOINT_URL")
 
 

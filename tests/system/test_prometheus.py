@@ -217,6 +217,14 @@ def test_every_service_is_scraped_and_tells_of_an_upload(watch: Watch, queue_url
     watch.calls("DarkroomNotificationsGivenUp", "DarkroomBridgeMalformed")
 
 
+def test_every_question_of_the_dashboard_can_be_asked(watch: Watch) -> None:
+    panels = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))["panels"]
+    questions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    assert len(questions) > 30
+    for question in questions:
+        watch.query(question.replace("$__rate_interval", "30s"))
+
+
 def test_it_calls_for_what_cannot_be_processed_or_published(watch: Watch) -> None:
     world = watch.world
     # Of now, or else the sweeper of another test makes it EXPIRED before the processor comes to it.

@@ -92,7 +92,7 @@ def _stack(data: Path | None, *, port: int | None, processors: int, relays: int)
         for folder in [data] if data is not None else (FOLDER / f"up-{number}" for number in itertools.count(1)):
             try:
                 stack = running.enter_context(
-                    start_stack(folder, api_port=port, processors=processors, relays=relays, sweepers=1)
+                    start_stack(folder, api_port=port, processors=processors, relays=relays, tidying=True)
                 )
             except DataFolderInUseError:
                 if data is not None:

@@ -25,7 +25,11 @@ from darkroom.runtime.kafka import ensure_topics
 from darkroom.runtime.tokens import mint
 
 DAY = 24 * 3600
-SWEEPER, SWEEP_SECONDS = "sweeper", "600"
+TIDYING = {
+    "sweeper": ("darkroom.cli", "sweep", "--every", "300"),
+    "reconciler": ("darkroom.cli", "reconcile", "--every", "300", "--objects-every", "86400"),
+}
+"""What is started beside the services if it is asked for, and as what."""
 _SHARED = (
     "DARKROOM_MONGO_DATABASE",
     "DARKROOM_TOPIC_PREFIX",
@@ -86,7 +90,7 @@ def start_stack(
     apis: int = 1,
     processors: int = 1,
     relays: int = 1,
-    sweepers: int = 0,
+    tidying: bool = False,
     settings: Mapping[str, str] | None = None,
     service_settings: Mapping[str, Mapping[str, str]] | None = None,
     function_timeout: int = 30,
@@ -98,7 +102,8 @@ def start_stack(
 
     Servers named by ``environment`` (None: os.environ) are used instead of local ones, see ``start_servers``.
     ``settings`` are further environment variables for the services, ``service_settings`` for those of one name alone.
-    ``api_port`` is the first API's. ``function_timeout`` and ``queue_visibility`` are the bridge's, see ``deploy``.
+    ``api_port`` is the first API's. ``tidying``: with a sweeper and a reconciler.
+    ``function_timeout`` and ``queue_visibility`` are the bridge's, see ``deploy``.
     ``session`` is the boto3 session that deploys; by default AWS's own variables decide, and for a local endpoint
     credentials that mean nothing. Raises LocalServerError.
     """
@@ -144,7 +149,7 @@ def start_stack(
 
         fixed = [] if api_port is None else [require_free(api_port, server="The API")]
         free, (outputs, api) = start_on_free_ports(lambda free: start_apis(fixed + free), count=apis - len(fixed))
-        wanted = (("processor", processors), ("outbox_relay", relays), (SWEEPER, sweepers))
+        wanted = (("processor", processors), ("outbox_relay", relays), *((name, int(tidying)) for name in TIDYING))
         services = {name: tuple(prepare(name, number) for number in range(count)) for name, count in wanted if count}
         in_parallel([process.start for processes in services.values() for process in processes])
         if processors:
@@ -196,10 +201,9 @@ def _operations(settings: Mapping[str, str], services: Mapping[str, Sequence[Sup
 
 
 def _prepare(supervisor: Supervisor, name: str, number: int, environment: Mapping[str, str]) -> SupervisedProcess:
-    command = ["darkroom.cli", "sweep", "--every", SWEEP_SECONDS] if name == SWEEPER else [name]
     process = supervisor.prepare(
         name if number == 0 else f"{name}-{number + 1}",
-        [sys.executable, "-m", *command],
+        [sys.executable, "-m", *TIDYING.get(name, (name,))],
         env=environment,
         ready=lambda: _facts(process.log()) is not None,
         deadline=60.0,
