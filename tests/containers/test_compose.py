@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -41,6 +42,22 @@ while left:
     if headers["ce_type"] == b"AssetReady": seen[record.key().decode()].add(headers["ce_id"].decode())
 print(json.dumps({key: len(ids) for key, ids in seen.items()}))
 """
+
+# Run inside a container: takes webhooks, and tells which there were.
+RECEIVER = """
+import http.server, json
+took = []
+class Receiver(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        told = self.headers["webhook-id"], self.headers["webhook-signature"][:3], body["type"], body["data"]["asset_id"]
+        took.append(told)
+        self.send_response(204); self.end_headers()
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(json.dumps(took).encode())
+http.server.HTTPServer(("0.0.0.0", 9000), Receiver).serve_forever()
+"""
+TOOK = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9000/', timeout=5).read().decode())"
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +162,34 @@ def test_a_service_has_no_root_no_writable_root_file_system_and_no_compiler(
     assert not [line for line in told[3:] if line.rsplit("/", 1)[-1] in ("gcc", "cc", "pip", "pip3")]
     (facts,) = json.loads(compose.podman.run("inspect", name).stdout)
     assert facts["EffectiveCaps"] in (None, [])
+
+
+def test_the_notifier_of_the_profile_tells_of_each_asset_once(compose: Compose, uploader: Uploader) -> None:
+    receiver = compose.containers("outbox_relay")[0]
+    compose.podman.run("exec", "--detach", receiver, "python", "-c", RECEIVER)
+
+    def took() -> list[list[str]]:
+        told: list[list[str]] = json.loads(compose.podman.run("exec", receiver, "python", "-c", TOOK).stdout)
+        return told
+
+    eventually(lambda: took() == [], deadline=30, what="the receiver")
+    notified = replace(compose, variables={**compose.variables, "WEBHOOK_URL": "http://outbox_relay:9000/hook"})
+    notified.run("--profile", "notifier", "build", "notifier", seconds=600)
+    notified.run("--profile", "notifier", "up", "--detach", "--no-build", "--no-recreate", "notifier")
+    (notifier,) = eventually(lambda: compose.containers("notifier"), deadline=60, what="the notifier")
+    asset = send(uploader, 100, jpeg(320, 200))
+    all_ready(compose, uploader, [asset], deadline=120)
+    try:
+        mine = eventually(lambda: [one for one in took() if one[3] == asset], deadline=120, what="the webhook")
+    except AssertionError as error:
+        error.add_note(compose.logs())
+        raise
+    ((event_id, signature, event_type, _),) = mine
+    assert (signature, event_type) == ("v1,", "asset.ready")
+    told = took()
+    assert len({one[0] for one in told}) == len(told)
+    assert event_id in {one[0] for one in told}
+    assert compose.podman.run("exec", notifier, "id", "-u").stdout.strip() == "10001"
 
 
 @pytest.mark.parametrize("service", SERVICES)
