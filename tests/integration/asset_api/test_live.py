@@ -178,9 +178,10 @@ def test_a_stream_that_breaks_goes_on_where_it_was(
             ear = Ear("owner-1")
             await ear.join(hub)
             writing = asyncio.gather(*(live_through(client, mongo_db.name, "owner-1") for _ in range(30)))
-            for _ in range(5):
+            for broken in range(1, 6):
                 failpoints.fail("getMore", app=APP, times=2, code=code, labels=[label] if label else [])
-                await asyncio.sleep(0.1)
+                # Events come in several batches, so it broke on the way.
+                await ear.until(10 * broken)
             await writing
             await ear.until(90)
             assert ear.lost == 0
