@@ -33,8 +33,8 @@ def registries() -> dict[str, CollectorRegistry]:
     NotifierMetrics(made["notifier"], channels=["email", "webhook"])
     RelayMetrics(made["outbox_relay"]).watch(relay=nobody, leases=nobody, backlog=nobody)
     BridgeMetrics(made["s3_bridge"]).watch(nobody)
-    SweeperMetrics(made["sweeper"])
-    ReconcilerMetrics(made["reconciler"], passes=["unfinished"], kinds=["lost_notification"])
+    SweeperMetrics(made["sweeper"], last_end=lambda: None)
+    ReconcilerMetrics(made["reconciler"], passes=["unfinished"], kinds=["lost_notification"], last_end=lambda _: None)
     return made
 
 

@@ -101,7 +101,7 @@ def _go_on(reconciler: Reconciler, every: Mapping[Pass, float], *, as_json: bool
 
     try:
         go_on(reconciler, every, run=run)
-    except StartRefused as refusal:
+    except (StartRefused, SystemExit) as refusal:
         fail(str(refusal))
 
 

@@ -42,14 +42,13 @@ def go_on(reconciler: Reconciler, every: Mapping[Pass, float], *, run: Callable[
         redactor=Redactor(secrets_in(dict(load(OpsSettings)), os.environ)),
     )
     registry = new_registry()
-    metrics = ReconcilerMetrics(registry, passes=tuple(Pass), kinds=tuple(Kind))
+    metrics = ReconcilerMetrics(
+        registry, passes=tuple(Pass), kinds=tuple(Kind), last_end=lambda name: reconciler.last_end(Pass(name))
+    )
 
     def once(name: Pass) -> None:
-        # Before it, too: how long ago the last one was is known from the start, however many hours this one takes.
-        metrics.ended(name, reconciler.last_end(name))
         report = run(name)
         metrics.passed(name, None if report is None else report.as_json())
-        metrics.ended(name, reconciler.last_end(name))
 
     jobs = PeriodicJobs(
         [

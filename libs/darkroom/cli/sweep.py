@@ -3,11 +3,12 @@
 from typing import Annotated
 
 import typer
+from pymongo.errors import PyMongoError
 from rich.console import Console
 
-from darkroom.cli.operation import Json, print_json
+from darkroom.cli.operation import Json, fail, print_json
 from darkroom.life.app import sweep as run
-from darkroom.runtime.start import start
+from darkroom.runtime.start import StartRefused
 
 
 def sweep(
@@ -19,6 +20,8 @@ def sweep(
     """Expire uploads that never came, purge what was in the trash for long enough, and remove the objects of both.
 
     One sweep runs at a time, however many are started; one that dies is taken up by the next.
+
+    Exit code 0: it swept, or another one was sweeping; or it was to go on and was told to stop. 2: it could not run.
     """
 
     def once() -> None:
@@ -31,4 +34,9 @@ def sweep(
         done = "another sweep is running" if swept is None else ", ".join(f"{n} {k}" for k, n in vars(swept).items())
         Console().print(done, highlight=False)
 
-    start(once)
+    try:
+        once()
+    except (StartRefused, SystemExit) as refusal:
+        fail(str(refusal))
+    except PyMongoError as error:
+        fail(f"{type(error).__name__}: {error}")

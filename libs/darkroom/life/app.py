@@ -14,7 +14,7 @@ from darkroom.metrics.registry import exposition, new_registry
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
 from darkroom.runtime.leased import LeasedJob
-from darkroom.runtime.mongo import check_replica_set, connect, ensure_indexes
+from darkroom.runtime.mongo import check_replica_set, connect, ensure_indexes, required
 from darkroom.runtime.periodic import Periodic, PeriodicJobs
 from darkroom.runtime.s3 import s3_client
 from darkroom.runtime.settings import HealthSettings, LifeSettings, LogSettings, MongoSettings, S3Settings, load
@@ -35,7 +35,8 @@ def sweep(*, every: float | None = None) -> Swept | None:
 
     Raises:
         SystemExit: a setting is missing or wrong.
-        pymongo.errors.PyMongoError: the database cannot be used, at the start or in a single sweep.
+        StartRefused: MongoDB cannot be used, or the health port is taken.
+        pymongo.errors.PyMongoError: a single sweep ended early.
 
     """
     settings = load(Settings)
@@ -43,9 +44,10 @@ def sweep(*, every: float | None = None) -> Swept | None:
     stop = stop_on_signals()
     with ExitStack() as stack:
         mongo = stack.enter_context(connect(settings.mongo_url.get_secret_value(), appname="darkroom-sweeper"))
-        check_replica_set(mongo.admin.command("hello"))
         db = mongo[settings.mongo_database]
-        ensure_indexes(db, Sweeper.indexes())
+        with required():
+            check_replica_set(mongo.admin.command("hello"))
+            ensure_indexes(db, Sweeper.indexes())
         sweeper = Sweeper(
             client=mongo,
             db=db,
@@ -57,16 +59,13 @@ def sweep(*, every: float | None = None) -> Swept | None:
         if every is None:
             return sweeper.run(stop)
         registry = new_registry()
-        metrics = SweeperMetrics(registry)
+        metrics = SweeperMetrics(registry, last_end=sweeper.job.last_end)
         last: Swept | None = None
 
         def once() -> None:
             nonlocal last
-            # Before it, too: how long ago the last one was is known from the start, however long this one takes.
-            metrics.ended(sweeper.job.last_end())
             last = sweeper.run(stop)
             metrics.swept(None if last is None else vars(last))
-            metrics.ended(sweeper.job.last_end())
 
         jobs = PeriodicJobs(
             [Periodic(name="sweep", every=every, run=once, outages=(PyMongoError,), on_outage=metrics.failed)],

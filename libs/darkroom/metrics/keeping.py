@@ -1,17 +1,20 @@
 """``darkroom_sweeper_…`` and ``darkroom_reconciler_…``: what the two that tidy up have done."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
+from functools import partial
 from itertools import product
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from darkroom.metrics.registry import or_nan, sampled
+
 
 class SweeperMetrics:
-    """Told of each sweep."""
+    """Told of each sweep. ``last_end`` is asked at each scrape when a sweep was last done; None: never."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, *, last_end: Callable[[], datetime | None]) -> None:
         self._actions = Counter(
             "darkroom_sweeper_actions_total",
             "Done to assets: expired, purged; objects: removed; left: unseen (uploads no event of which has come).",
@@ -23,10 +26,11 @@ class SweeperMetrics:
             "What could not be done and will be tried again, and sweeps that ended early.",
             registry=registry,
         )
-        self._swept_at = Gauge(
+        sampled(
+            registry,
             "darkroom_sweeper_last_sweep_timestamp_seconds",
             "When a sweep was last done, by whatever process, as Unix time; 0: never.",
-            registry=registry,
+            lambda: _moment(last_end()),
         )
         for kind in ("expired", "purged", "removed", "unseen"):
             self._actions.labels(kind)
@@ -39,19 +43,23 @@ class SweeperMetrics:
             else:
                 self._actions.labels(kind).inc(count)
 
-    def ended(self, at: datetime | None) -> None:
-        """When a sweep was last done; None: never."""
-        self._swept_at.set(0 if at is None else at.timestamp())
-
     def failed(self) -> None:
         """A sweep ended early."""
         self._failed.inc()
 
 
 class ReconcilerMetrics:
-    """Told of each pass. ``passes`` and ``kinds`` are all that there are."""
+    """Told of each pass. ``passes`` and ``kinds`` are all that there are; ``last_end`` is asked at each scrape when a
+    pass was last done; None: never."""
 
-    def __init__(self, registry: CollectorRegistry, *, passes: Collection[str], kinds: Collection[str]) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        passes: Collection[str],
+        kinds: Collection[str],
+        last_end: Callable[[str], datetime | None],
+    ) -> None:
         self._found = Counter(
             "darkroom_reconciler_findings_total",
             "What was found, by pass and kind.",
@@ -64,20 +72,25 @@ class ReconcilerMetrics:
             ["pass", "kind"],
             registry=registry,
         )
-        self._passed_at = Gauge(
-            "darkroom_reconciler_last_pass_timestamp_seconds",
-            "When a pass was last done, by whatever process, as Unix time; 0: never.",
-            ["pass"],
-            registry=registry,
-        )
         self._broken_off = Counter(
             "darkroom_reconciler_broken_off_total",
             "Passes that were ended early by a server that is away, and go on from there.",
             ["pass"],
             registry=registry,
         )
+        passed_at = Gauge(
+            "darkroom_reconciler_last_pass_timestamp_seconds",
+            "When a pass was last done, by whatever process, as Unix time; 0: never.",
+            ["pass"],
+            registry=registry,
+        )
+
+        def ended(name: str) -> float:
+            return _moment(last_end(name))
+
         for name in passes:
             self._broken_off.labels(name)
+            passed_at.labels(name).set_function(or_nan(partial(ended, name)))
         for name, kind in product(passes, kinds):
             self._found.labels(name, kind)
             self._failed.labels(name, kind)
@@ -89,10 +102,10 @@ class ReconcilerMetrics:
         for kind, count in (report or {}).get("failed", {}).items():
             self._failed.labels(name, kind).inc(count)
 
-    def ended(self, name: str, at: datetime | None) -> None:
-        """When a pass was last done; None: never."""
-        self._passed_at.labels(name).set(0 if at is None else at.timestamp())
-
     def broken_off(self, name: str) -> None:
         """A pass was ended early by a server that is away."""
         self._broken_off.labels(name).inc()
+
+
+def _moment(at: datetime | None) -> float:
+    return 0.0 if at is None else at.timestamp()

@@ -42,6 +42,11 @@ def exposition(registry: CollectorRegistry) -> Callable[[str], tuple[str, bytes]
 
 def sampled(registry: CollectorRegistry, name: str, help_text: str, value: Callable[[], float]) -> None:
     """A gauge that is asked for at each scrape. Asking must be quick; what it raises is NaN, and fails no scrape."""
+    Gauge(name, help_text, registry=registry).set_function(or_nan(value))
+
+
+def or_nan(value: Callable[[], float]) -> Callable[[], float]:
+    """The same; NaN for what it raises."""
 
     def ask() -> float:
         try:
@@ -49,7 +54,7 @@ def sampled(registry: CollectorRegistry, name: str, help_text: str, value: Calla
         except Exception:  # noqa: BLE001 -- one value that cannot be had must not hide all others
             return math.nan
 
-    Gauge(name, help_text, registry=registry).set_function(ask)
+    return ask
 
 
 class Computed(Collector):

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import pymongo
 from pymongo import ReturnDocument
 from pymongo.errors import PyMongoError
 
 from darkroom.runtime.mongo import Db
 
 COLLECTION = "jobs"
+LOOK_SECONDS = 2.0
 KEEPS = 6
 """How often a turn is kept within the length of its lease."""
 
@@ -124,8 +126,9 @@ class LeasedJob:
         self._write(turn, [{"$unset": ["owner", "lease_until"]}])
 
     def last_end(self) -> datetime | None:
-        """When the job was last done, by whatever process; None: never."""
-        found = self.db[COLLECTION].find_one({"_id": self.name}, {"last.at": 1}) or {}
+        """When the job was last done, by whatever process; None: never. Answers soon, or raises PyMongoError."""
+        with pymongo.timeout(LOOK_SECONDS):
+            found = self.db[COLLECTION].find_one({"_id": self.name}, {"last.at": 1}) or {}
         at: datetime | None = found.get("last", {}).get("at")
         return at
 

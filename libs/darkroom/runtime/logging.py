@@ -51,35 +51,32 @@ def configure(
     """
     hide = redactor or Redactor()
 
-    def told(_logger: object, level: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    # Without local variables, which structlog adds by default: they hold tokens and secrets.
+    with_traceback = structlog.processors.ExceptionRenderer(
+        structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    )
+
+    def line(logger: object, level: str, event: structlog.typing.EventDict) -> str:
         # Behind the redaction, since these are ours: no secret is looked for in them.
-        return {"service": service, **event, "level": level, "timestamp": datetime.now(UTC).isoformat()}
+        own = {"service": service, "level": level, "timestamp": datetime.now(UTC).isoformat()}
+        name = event["event"] if isinstance(event.get("event"), str) else ""
+        try:
+            # After the traceback is a value like others: its messages quote what was wrong.
+            return json.dumps({**hide.fields(with_traceback(logger, level, event)), **own})
+        except Exception as error:  # noqa: BLE001 -- whoever logs is at work, or handles an error: this must be none
+            return json.dumps({"event": hide.text(name), "unprintable": type(error).__name__, **own})
 
-    def redacted(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        return hide.fields(event)
-
-    def line(_logger: object, _method: str, event: structlog.typing.EventDict) -> str:
-        return json.dumps(event)
-
-    rendered: list[structlog.typing.Processor] = [
-        # Without local variables, which structlog adds by default: they hold tokens and secrets.
-        structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
-        # After the traceback is a value like others: its messages quote what was wrong.
-        redacted,
-        told,
-        line,
-    ]
     stream = logging.StreamHandler(sys.stderr)
     stream.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             # Libraries give their values as `extra`.
             foreign_pre_chain=[structlog.contextvars.merge_contextvars, structlog.stdlib.ExtraAdder()],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, line],
         )
     )
     # Ours are written without the detour over the library's records, which costs as much as all else about a line.
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, *rendered],
+        processors=[structlog.contextvars.merge_contextvars, line],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=lambda *_: _Lines(stream),
         cache_logger_on_first_use=True,

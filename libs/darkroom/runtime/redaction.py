@@ -110,7 +110,8 @@ class Redactor:
             case str():
                 return self.text(value)
             case Mapping():
-                return self.fields(value)
+                # Here names may be anybody's data, too.
+                return {self.text(name): one for name, one in self.fields(value).items()}
             case list() | tuple() | set() | frozenset():
                 return [self._value(one) for one in value]
             case bytes() | bytearray():

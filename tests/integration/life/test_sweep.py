@@ -327,3 +327,35 @@ def test_the_command_sweeps_once_or_until_sigterm(world: World, mongo_url: str, 
             assert running.wait(timeout=60) == 0
         finally:
             running.kill()
+
+
+@pytest.mark.parametrize("command", [["sweep", "--every", "1"], ["reconcile", "--every", "1"]])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DARKROOM_MONGO_URL", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=300"),
+        ("DARKROOM_HEALTH_PORT", "99999"),
+        ("DARKROOM_LOG_LEVEL", "LOUD"),
+    ],
+)
+def test_what_goes_on_says_in_a_sentence_why_it_cannot_begin(
+    world: World, mongo_url: str, aws_endpoint: str, command: list[str], name: str, value: str
+) -> None:
+    environment = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        **os.environ,
+        "AWS_REGION": world.s3.meta.region_name,
+        "AWS_ENDPOINT_URL": aws_endpoint,
+        "DARKROOM_MONGO_URL": mongo_url,
+        "DARKROOM_MONGO_DATABASE": world.db.name,
+        "DARKROOM_BUCKET": world.bucket,
+        "DARKROOM_KAFKA_BOOTSTRAP": "127.0.0.1:1",
+        name: value,
+    }
+    argv = [sys.executable, "-m", "darkroom.cli", *command]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Could not run:" in done.stderr
+    assert value in done.stderr or name in done.stderr or "127.0.0.1:1" in done.stderr

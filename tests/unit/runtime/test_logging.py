@@ -56,3 +56,23 @@ def test_a_log_that_nobody_reads_any_more_stops_no_work() -> None:
     done = run('log.error("lost"); foreign.error("lost"); print("done")', stderr=writer)
     os.close(writer)
     assert done.stdout == "done\n"
+
+
+def test_what_cannot_be_printed_is_named_and_stops_no_work() -> None:
+    done = run(
+        "class Odd:\n    def __str__(self): raise RuntimeError('no str')\n    __repr__ = __str__\n"
+        "deep = []\nfor _ in range(100_000): deep = [deep]\n"
+        "for odd in (Odd(), [Odd()], {Odd(): 1}, 10**5000, deep):\n"
+        "    log.warning('ours', v=odd); foreign.warning('theirs', extra={'v': odd})\n"
+        "print('done')\n"
+    )
+    assert done.stdout == "done\n"
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["event"] for line in lines] == ["ours", "theirs"] * 5
+    assert {line["unprintable"] for line in lines} == {"RuntimeError", "ValueError", "RecursionError"}
+    assert {line["level"] for line in lines} == {"warning"}
+
+
+def test_a_caller_cannot_say_who_logs() -> None:
+    (told,) = (json.loads(line) for line in run('log.info("a", service="y", level="z")').stderr.splitlines())
+    assert (told["service"], told["level"]) == ("x", "info")

@@ -95,6 +95,12 @@ def test_fields_that_are_called_secrets_are_hidden_at_any_depth() -> None:
     assert hidden["idempotency_key"].startswith(KEY[:4])
 
 
+def test_names_within_a_value_are_looked_through_too() -> None:
+    hidden = Redactor(["the-given-one"]).fields({"v": {"the-given-one": 1, TOKEN: [{f"Bearer {TOKEN}": 2}]}})
+    assert "the-given-one" not in str(hidden)
+    assert TOKEN not in str(hidden)
+
+
 def test_the_processs_own_secrets_are_hidden_as_they_are_and_as_urls_and_json_write_them() -> None:
     settings = {
         "mongo_url": SecretStr("mongodb://u:p%26ss%2Fword@h/"),
