@@ -364,10 +364,12 @@ def test_a_child_that_was_taken_over_reaches_neither_network_nor_files_nor_progr
 
 
 PARENT = """
-import sys, threading
+import signal, sys, threading
 from processor.imaging.pool import DecoderPool
 from processor.imaging.rendition import Limits, default_specs
 pool = DecoderPool(size=2)
+# Whoever is started from a shell's background job inherits that SIGINT is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 data = sys.stdin.buffer.read()
 threading.Thread(target=pool.render, args=(data, default_specs(), Limits(max_scans=100_000)), daemon=True).start()
 while len(pool.pids()) < 2:
@@ -384,15 +386,18 @@ def test_children_end_when_the_parent_dies_in_any_way(slow: bytes, how: signal.S
         [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     with parent:
-        assert parent.stdin is not None
-        assert parent.stdout is not None
-        parent.stdin.write(slow)
-        parent.stdin.close()
-        pids = [int(word) for word in parent.stdout.readline().split()]
-        assert len(pids) == 2
-        eventually(lambda: any(cpu_ticks(pid) > 30 for pid in pids))
-        parent.send_signal(how)
-        parent.wait(timeout=10)
+        try:
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            parent.stdin.write(slow)
+            parent.stdin.close()
+            pids = [int(word) for word in parent.stdout.readline().split()]
+            assert len(pids) == 2
+            eventually(lambda: any(cpu_ticks(pid) > 30 for pid in pids))
+            parent.send_signal(how)
+            parent.wait(timeout=10)
+        finally:
+            parent.kill()  # or leaving the block would wait for it for ever
     eventually(lambda: not any(map(runs, pids)), seconds=3)
 
 
