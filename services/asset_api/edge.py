@@ -18,7 +18,8 @@ from darkroom.tracing.traceparent import Traceparent, of_asset, parse, trace_id
 log = structlog.get_logger()
 
 REQUEST_ID = "X-Request-ID"
-TRACEPARENT = "traceparent"
+_REQUEST_ID, _TRACEPARENT = b"x-request-id", b"traceparent"
+"""As ASGI has them: in lower case."""
 UNMATCHED = "none"
 """The route of a request that no route is for."""
 Answered = Callable[[Scope, int, float], None]
@@ -102,14 +103,12 @@ class Edge:
                 )
 
 
-def _fields(scope: Scope, name: str) -> list[str]:
-    """The header's values; ``name`` in lower case."""
-    wanted = name.encode()
-    return [value.decode("latin-1") for field, value in scope["headers"] if field == wanted]
+def _fields(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for field, value in scope["headers"] if field == name]
 
 
 def _given_trace(scope: Scope) -> Traceparent | None:
-    given = _fields(scope, TRACEPARENT)
+    given = _fields(scope, _TRACEPARENT)
     return parse(given[0]) if len(given) == 1 else None
 
 
@@ -138,15 +137,15 @@ def _route(scope: Scope) -> str:
 
 
 def _request_id(scope: Scope) -> str:
-    given = _fields(scope, REQUEST_ID.lower())
+    given = _fields(scope, _REQUEST_ID)
     if len(given) == 1 and _SANE_ID.fullmatch(given[0]):
         return given[0]
     return str(uuid.uuid4())
 
 
 def _add_headers(message: MutableMapping[str, Any], request_id: str) -> None:
-    """As ASGI has them: names in lower case, which Starlette's are. What a route has set stays."""
+    """What a route has set stays; Starlette's names are in lower case."""
     headers = message["headers"] = list(message.get("headers", ()))
     there = {name for name, _ in headers}
-    headers.append((REQUEST_ID.lower().encode(), request_id.encode()))
+    headers.append((_REQUEST_ID, request_id.encode()))
     headers += [header for header in _SAFE_HEADERS if header[0] not in there]

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 CHUNK = 16 * 1024
 """Bytes after which a slow download looks at its deadline and at its cancellation."""
 LARGEST_CHUNK = 1024 * 1024
-"""The same of a fast one: more bytes at a time cost half the CPU."""
+"""The same of a fast one: more bytes at a time cost less CPU."""
 FAST_SECONDS = 0.02
 """A chunk that came within so long is followed by one of twice its size."""
 

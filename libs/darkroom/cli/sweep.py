@@ -23,20 +23,16 @@ def sweep(
 
     Exit code 0: it swept, or another one was sweeping; or it was to go on and was told to stop. 2: it could not run.
     """
-
-    def once() -> None:
-        swept = run(every=every)
-        if every is not None:
-            return
-        if as_json:
-            print_json({"ran": swept is not None, **({} if swept is None else vars(swept))})
-            return
-        done = "another sweep is running" if swept is None else ", ".join(f"{n} {k}" for k, n in vars(swept).items())
-        Console().print(done, highlight=False)
-
     try:
-        once()
+        swept = run(every=every)
     except (StartRefused, SystemExit) as refusal:
         fail(str(refusal))
     except PyMongoError as error:
         fail(f"{type(error).__name__}: {error}")
+    if every is not None:
+        return
+    if as_json:
+        print_json({"ran": swept is not None, **({} if swept is None else vars(swept))})
+        return
+    done = "another sweep is running" if swept is None else ", ".join(f"{n} {k}" for k, n in vars(swept).items())
+    Console().print(done, highlight=False)

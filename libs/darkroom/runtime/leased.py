@@ -20,6 +20,7 @@ from darkroom.runtime.mongo import Db
 
 COLLECTION = "jobs"
 LOOK_SECONDS = 2.0
+"""How long a look at a job may take: scrapes wait for it."""
 KEEPS = 6
 """How often a turn is kept within the length of its lease."""
 

@@ -4,7 +4,6 @@ import json
 import logging
 import sys
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Protocol, TextIO
 
 import structlog
@@ -51,6 +50,7 @@ def configure(
     """
     hide = redactor or Redactor()
 
+    timed = structlog.processors.TimeStamper(fmt="iso", utc=True)
     # Without local variables, which structlog adds by default: they hold tokens and secrets.
     with_traceback = structlog.processors.ExceptionRenderer(
         structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -58,7 +58,7 @@ def configure(
 
     def line(logger: object, level: str, event: structlog.typing.EventDict) -> str:
         # Behind the redaction, since these are ours: no secret is looked for in them.
-        own = {"service": service, "level": level, "timestamp": datetime.now(UTC).isoformat()}
+        own = timed(logger, level, {"service": service, "level": level})
         name = event["event"] if isinstance(event.get("event"), str) else ""
         try:
             # After the traceback is a value like others: its messages quote what was wrong.

@@ -19,7 +19,6 @@ from processor.imaging import wire
 from processor.imaging.failure import Rejected
 from processor.imaging.rendition import Limits, Rendered, RenditionSpec
 
-_PIECE_BYTES = 2**20
 _NOTICE_SECONDS = 0.05
 
 # Isolated from the environment and the current folder, and without the site module (a third of the start-up time): the
@@ -141,7 +140,7 @@ class Child:
     def _send(self, unsent: list[memoryview]) -> bool:
         """Write as much as the pipe takes; False when there is nothing more to write."""
         try:
-            written = os.write(self._to, unsent[0][:_PIECE_BYTES])
+            written = os.write(self._to, unsent[0][: wire.PIECE_BYTES])
         except BlockingIOError:
             return True
         except BrokenPipeError:
@@ -154,7 +153,7 @@ class Child:
 
     def _receive(self) -> bytes:
         try:
-            received = os.read(self._from, _PIECE_BYTES)
+            received = os.read(self._from, wire.PIECE_BYTES)
         except BlockingIOError:
             return b""
         if not received:
@@ -188,7 +187,7 @@ def _widen(pipe: int) -> None:
     if sys.platform == "linux":
         # Refused when the user already has many such pipes.
         with contextlib.suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIECE_BYTES)
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, wire.PIECE_BYTES)
 
 
 def _environment() -> dict[str, str]:

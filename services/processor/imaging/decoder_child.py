@@ -33,9 +33,6 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 _MAX_OPEN_FILES = 32
 
-# What the pipe holds at most, see `child_process`.
-_PIECE_BYTES = 2**20
-
 # What Pillow would import, or Python look up, at the first picture that needs it: too late in a process that may no
 # longer open a file.
 _NEEDED_LATER = (ImageChops, ImageCms, ImageColor, ImageFilter, ImagePalette, TiffImagePlugin)
@@ -155,12 +152,12 @@ def _read(descriptor: int, length: int) -> bytes | None:
     """Exactly `length` bytes, or None at the end of the input."""
     pieces, missing = [], length
     while missing:
-        piece = os.read(descriptor, min(missing, _PIECE_BYTES))
+        piece = os.read(descriptor, min(missing, wire.PIECE_BYTES))
         if not piece:
             return None
         pieces.append(piece)
         missing -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return b"".join(pieces)
 
 
 def _write(descriptor: int, pieces: list[bytes]) -> None:

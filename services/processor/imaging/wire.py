@@ -15,6 +15,8 @@ from processor.imaging.rendition import Fit, Limits, OutputFormat, Rendered, Ren
 PREFIX = struct.Struct(">IQ")
 """Bytes of the head, then bytes of the payload."""
 MAX_HEAD_BYTES = 256 * 1024
+PIECE_BYTES = 2**20
+"""What is written to a pipe or read from it at once: as much as one is asked to hold."""
 
 
 class Malformed(Exception):

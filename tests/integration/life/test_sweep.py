@@ -304,9 +304,10 @@ def test_a_sweep_ends_when_it_is_told_to(world: World) -> None:
     assert swept.expired == 0
 
 
-def test_the_command_sweeps_once_or_until_sigterm(world: World, mongo_url: str, aws_endpoint: str) -> None:
-    world.asset(age=25 * HOUR)
-    environment = {
+@pytest.fixture
+def environment(world: World, mongo_url: str, aws_endpoint: str) -> dict[str, str]:
+    """For a process that sweeps this world."""
+    return {
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         **os.environ,
@@ -316,6 +317,10 @@ def test_the_command_sweeps_once_or_until_sigterm(world: World, mongo_url: str, 
         "DARKROOM_MONGO_DATABASE": world.db.name,
         "DARKROOM_BUCKET": world.bucket,
     }
+
+
+def test_the_command_sweeps_once_or_until_sigterm(world: World, environment: dict[str, str]) -> None:
+    world.asset(age=25 * HOUR)
     command = [sys.executable, "-m", "darkroom.cli", "sweep"]
     once = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
     assert once.stdout.startswith("1 expired, 0 purged")
@@ -339,22 +344,11 @@ def test_the_command_sweeps_once_or_until_sigterm(world: World, mongo_url: str, 
     ],
 )
 def test_what_goes_on_says_in_a_sentence_why_it_cannot_begin(
-    world: World, mongo_url: str, aws_endpoint: str, command: list[str], name: str, value: str
+    environment: dict[str, str], command: list[str], name: str, value: str
 ) -> None:
-    environment = {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        **os.environ,
-        "AWS_REGION": world.s3.meta.region_name,
-        "AWS_ENDPOINT_URL": aws_endpoint,
-        "DARKROOM_MONGO_URL": mongo_url,
-        "DARKROOM_MONGO_DATABASE": world.db.name,
-        "DARKROOM_BUCKET": world.bucket,
-        "DARKROOM_KAFKA_BOOTSTRAP": "127.0.0.1:1",
-        name: value,
-    }
+    given = environment | {"DARKROOM_KAFKA_BOOTSTRAP": "127.0.0.1:1", name: value}
     argv = [sys.executable, "-m", "darkroom.cli", *command]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(argv, env=given, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "Could not run:" in done.stderr

@@ -25,6 +25,7 @@ def test_our_lines_and_those_of_libraries_have_the_same_fields() -> None:
     ours, theirs = (json.loads(line) for line in done.stderr.splitlines())
     assert ours.keys() == theirs.keys() == {"service", "event", "request_id", "level", "timestamp", "n"}
     assert [line.pop("event") for line in (ours, theirs)] == ["ours", "the library's"]
+    assert ours["timestamp"].endswith("Z")
     assert ours.pop("timestamp") <= theirs.pop("timestamp")
     assert ours == theirs == {"service": "x", "request_id": "r-1", "level": "warning", "n": 1}
 
