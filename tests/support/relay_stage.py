@@ -23,7 +23,7 @@ from darkroom.contracts.topics import Topics, TopicSpec
 from darkroom.outbox import COLLECTION, to_row
 from darkroom.outbox.rows import INDEXES
 from darkroom.runtime.kafka import ensure_topics
-from darkroom.runtime.mongo import Client, Db, ensure_indexes
+from darkroom.runtime.mongo import Client, Db, ensure_indexes, in_transaction
 from outbox_relay.publisher import Publisher, TopicFacts, describe_topic
 from outbox_relay.relay import Observer, Pace, Relay
 from outbox_relay.shards import ShardLeases
@@ -99,11 +99,12 @@ class Stage:
         return self.db[COLLECTION]
 
     def append(self, events: list[Event], *, scrambled: bool = True) -> None:
+        """Append, in no order that could help, and at one moment: an event is never committed before those that it
+        follows, and a relay that already runs must not see otherwise."""
         rows = [to_row(event) for event in events]
         if scrambled:
             random.shuffle(rows)
-        for at in range(0, len(rows), 1000):
-            self.rows.insert_many(rows[at : at + 1000])
+        in_transaction(self.client, lambda session: self.rows.insert_many(rows, session=session), seconds=60)
 
     def append_assets(self, assets: int, events_each: int) -> dict[str, list[int]]:
         """Append, and give what must be on the topic in the end."""

@@ -80,6 +80,7 @@ class Watch:
             dict(os.environ),
         )
         eventually(lambda: self._ask("/-/ready") or True, deadline=60, what="Prometheus")
+        self.scraped(*self._targets)
 
     def add(self, name: str, port: int) -> None:
         """Have it scraped."""
@@ -95,7 +96,12 @@ class Watch:
         process = self._run(name, [sys.executable, "-m", *arguments], environment)
         log = self._folder / f"{name}.log"
         self.add(name, int(eventually(lambda: PORT.findall(log.read_text())[-1], deadline=60, what=name)))
+        self.scraped(name)
         return process
+
+    def scraped(self, *names: str) -> None:
+        """Wait until these were scraped: what a counter already holds at its first scrape is no increase."""
+        eventually(lambda: set(names) <= self.up(), deadline=60, what=f"a scrape of {names}")
 
     def firing(self) -> set[str]:
         """The alerts that call now."""

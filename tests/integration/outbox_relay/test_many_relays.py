@@ -54,6 +54,13 @@ def test_kills_and_stalls_cost_repeats_only(stage: Stage, tmp_path: Path, assets
     print(f"{len(seen.events)} records, {seen.repeated} repeats")  # noqa: T201 -- told by pytest -rP
 
 
+def test_order_holds_for_what_is_appended_while_a_relay_runs(stage: Stage) -> None:
+    with stage.relay(pace=Pace(poll=0.02)):
+        expected = stage.append_assets(200, 20)
+        eventually(lambda: stage.unpublished() == 0, deadline=30)
+    assert stage.read_topic().first_appearances == expected
+
+
 class Everything(ShardLeases):
     """Leases gone wrong: this relay believes that it owns every shard, as others do too."""
 
