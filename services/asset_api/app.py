@@ -103,6 +103,9 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        # A path with a slash too many is none of ours. Starlette would redirect to http and whatever Host the client
+        # names: behind TLS that sends the token again in the clear.
+        redirect_slashes=False,
         # Requests have a span of ours (see Edge). FastAPI's own would begin another trace, and tell paths and queries.
         telemetry={"tracing": False, "logs": False, "auto_configure": False},
     )

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from uvicorn.loops.auto import auto_loop_factory
 
 from asset_api.app import create_app
+from asset_api.gathering import GatheringProtocol
 from asset_api.settings import Settings
 from darkroom.metrics.registry import exposition
 from darkroom.runtime import logging
@@ -86,6 +87,9 @@ async def serve(settings: Settings) -> None:
         server = _Server(
             uvicorn.Config(
                 app,
+                http=GatheringProtocol,
+                # Nothing here is about the client's address or the scheme that it came by.
+                proxy_headers=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

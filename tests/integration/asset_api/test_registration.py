@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -228,6 +229,15 @@ def test_without_mongodb_it_says_when_to_come_back(other_api: Api, mongo_url: st
     assert int(answer.headers["retry-after"]) > 0
     # A failure is not remembered: the key works as if it had never been used.
     eventually(lambda: other_api.register(key=key).status_code == 201)
+
+
+def test_an_answer_comes_in_one_piece(api: Api) -> None:
+    """Head and body are one packet: each further one costs as much as signing a URL does, on both sides."""
+    address = urlsplit(api.url)
+    with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+        for _ in range(50):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: api\r\n\r\n")
+            assert connection.recv(65536).endswith(b'\r\n\r\n{"status":"ok"}')
 
 
 def test_sigterm_ends_it_in_order(start_api: Callable[..., Api]) -> None:

@@ -47,6 +47,13 @@ def test_unknown_addresses_and_methods(ask: Ask) -> None:
     assert ask("POST", "/").headers["allow"] == "GET"
 
 
+@pytest.mark.parametrize(("method", "path"), [("POST", "/assets/"), ("GET", "/assets/x/events/"), ("GET", "/healthz/")])
+def test_nobody_is_redirected_with_a_token_to_whatever_host_is_named(ask: Ask, method: str, path: str) -> None:
+    answer = ask(method, path, headers={"Host": "elsewhere.example", "Authorization": "Bearer secret"})
+    assert said(answer) == (404, "not-found")
+    assert "location" not in answer.headers
+
+
 @pytest.mark.parametrize("path", ["/assets/5f0c8a4e-0000-0000-0000-000000000000", "/assets/x"])
 @pytest.mark.parametrize("given", [[], ["Basic eDp5"], ["Bearer"], ["Bearer "], ["Bearer x"], ["Bearer x", "Bearer y"]])
 def test_without_a_token_everything_is_401(ask: Ask, path: str, given: list[str]) -> None:
