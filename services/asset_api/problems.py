@@ -54,6 +54,7 @@ class Problems(Enum):
     INSUFFICIENT_SCOPE = Kind("insufficient-scope", 403, "The token does not allow this")
     NOT_FOUND = Kind("not-found", 404, "There is no such thing here")
     METHOD_NOT_ALLOWED = Kind("method-not-allowed", 405, "The method is not allowed here")
+    HEAD_TIMEOUT = Kind("head-timeout", 408, "The request did not arrive in time")
     BODY_TIMEOUT = Kind("body-timeout", 408, "The body did not arrive in time")
     WRONG_STATE = Kind("wrong-state", 409, "The asset's state does not allow this")
     BODY_TOO_LARGE = Kind("body-too-large", 413, "The body is too large")
@@ -62,6 +63,7 @@ class Problems(Enum):
     KEY_REUSED = Kind("idempotency-key-reused", 422, "The Idempotency-Key was used with another request")
     TOO_MANY_REGISTRATIONS = Kind("too-many-registrations", 429, "Too many uploads were registered in this minute")
     TOO_MANY_UPLOADS = Kind("too-many-uploads", 429, "Too many uploads are registered and not done")
+    HEAD_TOO_LARGE = Kind("head-too-large", 431, "The header fields are too large")
     INTERNAL = Kind("internal", 500, "The service failed")
     UNAVAILABLE = Kind("unavailable", 503, "The service cannot answer now")
 

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from uvicorn.loops.auto import auto_loop_factory
 
 from asset_api.app import create_app
-from asset_api.gathering import GatheringProtocol
+from asset_api.connection import connection
 from asset_api.settings import Settings
 from darkroom.metrics.registry import exposition
 from darkroom.runtime import logging
@@ -87,7 +87,8 @@ async def serve(settings: Settings) -> None:
         server = _Server(
             uvicorn.Config(
                 app,
-                http=GatheringProtocol,
+                http=connection(head_seconds=settings.body_seconds),
+                ws="none",
                 # Nothing here is about the client's address or the scheme that it came by.
                 proxy_headers=False,
                 lifespan="off",

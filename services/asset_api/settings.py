@@ -68,7 +68,9 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings, HealthSetti
     mongo_connections: int = Field(
         default=32, ge=1, description="connections to MongoDB at most; more are no faster, and a storm opens them all"
     )
-    body_seconds: float = Field(default=10.0, gt=0, description="the longest that a request's body may take to arrive")
+    body_seconds: float = Field(
+        default=10.0, gt=0, description="the longest that a request's head may take to arrive, and then its body"
+    )
     keep_alive_seconds: int = Field(
         default=75, ge=1, description="how long an idle connection is kept; longer than a load balancer in front does"
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from asset_api.gathering import LARGEST, GatheringTransport
+from asset_api.connection import LARGEST, GatheringTransport
 
 
 class Wire(asyncio.Transport):

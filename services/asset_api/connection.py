@@ -1,0 +1,154 @@
+"""A client's connection: uvicorn's, with bounds for what comes before a request and answers that leave in one piece."""
+
+import asyncio
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from asset_api.problems import Problem, Problems, to_response
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a request's line and header fields, and of what else is around its body."""
+LARGEST = 64 * 1024
+"""Bytes. More is not gathered: what is sent without a pause in between must come to where the network slows it down."""
+
+
+class GatheringTransport:
+    """A transport that writes once a turn of the event loop what was written to it in that turn."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._call_soon = asyncio.get_running_loop().call_soon
+        self._gathered: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        """See ``asyncio.Transport``."""
+        if not self._gathered:
+            self._call_soon(self._flush)
+        self._gathered.append(data)
+        self._size += len(data)
+        if self._size > LARGEST:
+            self._flush()
+
+    def close(self) -> None:
+        """See ``asyncio.Transport``: what was written is sent before."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        gathered, self._gathered, self._size = self._gathered, [], 0
+        # The client may have gone away since.
+        if gathered and not self._transport.is_closing():
+            self._transport.write(b"".join(gathered))
+
+
+class Connection(HttpToolsProtocol):
+    """Uvicorn's faster protocol, which by itself keeps whatever comes as a header, however much and for how long.
+
+    A head must have come within ``head_seconds``, and so must the first one of a connection.
+    """
+
+    head_seconds = 10.0
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._in_head = True
+        self._received = 0
+        self._late: asyncio.TimerHandle | None = None
+        self._refusal: Problem | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See ``asyncio.Protocol``."""
+        super().connection_made(cast("asyncio.Transport", GatheringTransport(cast("asyncio.Transport", transport))))
+        self._late = self.loop.call_later(self.head_seconds / 2, self._half_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``asyncio.Protocol``."""
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        self._received += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._received > MAX_HEAD_BYTES:
+            self._refuse(_too_large())
+        elif not self._in_head:
+            self._wait_no_more()
+        elif self._late is None:
+            self._late = self.loop.call_later(self.head_seconds / 2, self._half_late)
+
+    def on_message_begin(self) -> None:
+        """Of the parser: a request's first byte."""
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        """Of the parser: the head is there."""
+        self._in_head = False
+        # Here as well, so that it makes no difference in how many pieces it came.
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+            self._refusal = _too_large()
+            raise ValueError("the head is too large")  # the parser ends by it, and uvicorn calls send_400_response
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Of the parser: a part of the body, which whoever reads it bounds."""
+        self._received -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Of the parser: the request is there."""
+        self._received = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Of uvicorn, for what is no HTTP: its answer, but as a problem."""
+        self._refuse(self._refusal or Problem(Problems.BAD_REQUEST, msg))
+
+    def _half_late(self) -> None:
+        # In two steps: when it was this process that stood still, what has come meanwhile is read between them.
+        self._late = self.loop.call_later(self.head_seconds / 2, self._too_late)
+
+    def _too_late(self) -> None:
+        if self._answering():
+            self._half_late()  # nothing more is read meanwhile
+        elif self._received == 0:
+            self.transport.close()  # nothing was asked
+        else:
+            detail = f"The head did not arrive within {self.head_seconds:g} seconds."
+            self._refuse(Problem(Problems.HEAD_TIMEOUT, detail))
+
+    def _answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _wait_no_more(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _refuse(self, problem: Problem) -> None:
+        """End the connection. The client is told why, unless it is in the midst of another answer."""
+        self._wait_no_more()
+        if not self._answering():
+            answer = to_response(problem, request_id=None)
+            status = problem.kind.value.status
+            head = [b"HTTP/1.1 %d \r\nconnection: close" % status, *(b": ".join(field) for field in answer.raw_headers)]
+            self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + bytes(answer.body))
+        self.transport.close()
+
+
+def connection(*, head_seconds: float) -> type[asyncio.Protocol]:
+    """``Connection`` with this time, for uvicorn to make instances of."""
+    return type("Connection", (Connection,), {"head_seconds": head_seconds})
+
+
+def _too_large() -> Problem:
+    return Problem(Problems.HEAD_TOO_LARGE, f"Line and header fields must be at most {MAX_HEAD_BYTES} bytes.")

@@ -1,0 +1,147 @@
+"""What comes before a request is bounded: how much of it there is, and how long it takes."""
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from asset_api.connection import MAX_HEAD_BYTES
+from support.eventually import eventually
+
+Api = Any
+MUCH = 64 * 2**20
+"""Bytes: far more than what the buffers on the way hold."""
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: api\r\n"
+
+
+@pytest.fixture(scope="module")
+def hasty(start_api: Callable[..., Api]) -> Api:
+    """An API that waits for a head for a second."""
+    return start_api(DARKROOM_BODY_SECONDS="1")
+
+
+@pytest.fixture
+def connect(hasty: Api) -> Iterator[Callable[[], socket.socket]]:
+    address = urlsplit(hasty.url)
+    opened: list[socket.socket] = []
+
+    def one() -> socket.socket:
+        opened.append(socket.create_connection((address.hostname, address.port), timeout=30))
+        return opened[-1]
+
+    yield one
+    for connection in opened:
+        connection.close()
+
+
+Connect = Callable[[], socket.socket]
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def pour(connection: socket.socket, part: bytes) -> None:
+    """Send it over and over, much of it."""
+    for _ in range(MUCH // 65536):
+        connection.sendall(part * (65536 // len(part)))
+
+
+def problem(answer: bytes) -> tuple[int, str]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: application/problem+json" in head
+    assert b"connection: close" in head
+    told = json.loads(body)
+    assert head.startswith(b"HTTP/1.1 %d " % told["status"])
+    return told["status"], told["type"].removeprefix("urn:darkroom:problem:")
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        pytest.param(b"GET /", id="line"),
+        pytest.param(HEALTH + b"X: ", id="field"),
+        pytest.param(
+            b"POST /assets HTTP/1.1\r\nHost: api\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nX: ", id="trailer"
+        ),
+    ],
+)
+def test_what_never_ends_is_cut_off(hasty: Api, connect: Connect, begun: bytes) -> None:
+    connection = connect()
+    connection.sendall(begun)
+    with pytest.raises(ConnectionError):
+        pour(connection, b"a")
+    assert hasty.http.get("/healthz").status_code == 200
+
+
+def test_many_fields_are_as_much_as_a_large_one(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(HEALTH)
+    with pytest.raises(ConnectionError):
+        pour(connection, b"X: a\r\n")
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_a_head_that_is_too_large_is_refused_in_however_many_pieces_it_comes(connect: Connect, pieces: int) -> None:
+    connection = connect()
+    head = HEALTH + b"X: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n"
+    step = len(head) // pieces + 1
+    for at in range(0, len(head), step):
+        connection.sendall(head[at : at + step])
+    assert problem(read_all(connection)) == (431, "head-too-large")
+
+
+def test_a_large_head_that_is_not_too_large_is_served(connect: Connect) -> None:
+    connection = connect()
+    for _ in range(3):
+        connection.sendall(HEALTH + b"X: " + b"a" * (MAX_HEAD_BYTES - 500) + b"\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_head_that_does_not_come_in_time_is_refused_and_silence_is_ended(connect: Connect) -> None:
+    silent, served, slow, slow_again = connect(), connect(), connect(), connect()
+    for connection in (served, slow_again):
+        connection.sendall(HEALTH + b"\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+    slow.sendall(b"GET /healthz HT")
+    slow_again.sendall(HEALTH)
+    assert problem(read_all(slow)) == (408, "head-timeout")
+    assert problem(read_all(slow_again)) == (408, "head-timeout")
+    assert read_all(silent) == b""
+    # By now as much time has passed for this one, which owes nothing.
+    served.sendall(HEALTH + b"\r\n")
+    assert served.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_what_is_no_http_is_a_problem_too(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(b"\x16\x03\x01\x02\x00\x01\r\n\r\n")
+    assert problem(read_all(connection)) == (400, "bad-request")
+
+
+def test_half_a_request_behind_a_stream_does_not_end_the_stream(
+    hasty: Api, connect: Connect, start_api: Callable[..., Api]
+) -> None:
+    heartbeats = start_api(DARKROOM_BODY_SECONDS="0.2", DARKROOM_STREAM_HEARTBEAT_SECONDS="1")
+    address = urlsplit(heartbeats.url)
+    with closing(socket.create_connection((address.hostname, address.port), timeout=30)) as connection:
+        token = hasty.headers()["Authorization"]
+        connection.sendall(f"GET /assets/stream HTTP/1.1\r\nHost: a\r\nAuthorization: {token}\r\n\r\nGET /x".encode())
+        heard = b""
+
+        def three_heartbeats() -> bool:
+            nonlocal heard
+            part = connection.recv(65536)
+            assert part, "closed"
+            heard += part
+            return heard.count(b": alive") >= 3
+
+        eventually(three_heartbeats, deadline=30, what="heartbeats")
