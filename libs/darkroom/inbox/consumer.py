@@ -401,8 +401,11 @@ class OrderedConsumer:
 
     def _shut_down(self) -> None:
         begun, grace = time.monotonic(), self._bounds.grace
-        self._stopping = True
-        partitions = self._assignment()
+        with self._changed:
+            # Both at once: whoever ends now begins nothing more.
+            self._stopping = True
+            partitions = self._schedule.partitions
+            self._schedule.retire(partitions)
         if partitions:
             self._consumer.pause(_places(partitions))
         # Polling goes on while work drains, so that the group does not think this member dead.
