@@ -64,7 +64,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.Protocol``."""
         super().connection_made(cast("asyncio.Transport", GatheringTransport(cast("asyncio.Transport", transport))))
-        self._late = self.loop.call_later(self.head_seconds / 2, self._half_late)
+        self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See ``asyncio.Protocol``."""
@@ -82,7 +82,7 @@ class Connection(HttpToolsProtocol):
         elif not self._in_head:
             self._wait_no_more()
         elif self._late is None:
-            self._late = self.loop.call_later(self.head_seconds / 2, self._half_late)
+            self._expect_head()
 
     def on_message_begin(self) -> None:
         """Of the parser: a request's first byte."""
@@ -91,11 +91,11 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Of the parser: the head is there."""
-        self._in_head = False
         # Here as well, so that it makes no difference in how many pieces it came.
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
             self._refusal = _too_large()
             raise ValueError("the head is too large")  # the parser ends by it, and uvicorn calls send_400_response
+        self._in_head = False
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -112,13 +112,16 @@ class Connection(HttpToolsProtocol):
         """Of uvicorn, for what is no HTTP: its answer, but as a problem."""
         self._refuse(self._refusal or Problem(Problems.BAD_REQUEST, msg))
 
+    def _expect_head(self) -> None:
+        self._late = self.loop.call_later(self.head_seconds / 2, self._half_late)
+
     def _half_late(self) -> None:
         # In two steps: when it was this process that stood still, what has come meanwhile is read between them.
         self._late = self.loop.call_later(self.head_seconds / 2, self._too_late)
 
     def _too_late(self) -> None:
         if self._answering():
-            self._half_late()  # nothing more is read meanwhile
+            self._expect_head()  # what is behind it has its time when that is done
         elif self._received == 0:
             self.transport.close()  # nothing was asked
         else:
@@ -135,9 +138,10 @@ class Connection(HttpToolsProtocol):
             self._late = None
 
     def _refuse(self, problem: Problem) -> None:
-        """End the connection. The client is told why, unless it is in the midst of another answer."""
+        """End the connection. The client is told why, unless that would be taken for another request's answer, or for a
+        part of one."""
         self._wait_no_more()
-        if not self._answering():
+        if not self._answering() or not (self._in_head or self.cycle.response_started):
             answer = to_response(problem, request_id=None)
             status = problem.kind.value.status
             head = [b"HTTP/1.1 %d \r\nconnection: close" % status, *(b": ".join(field) for field in answer.raw_headers)]

@@ -11,8 +11,10 @@ import pytest
 
 from asset_api.connection import MAX_HEAD_BYTES
 from support.eventually import eventually
+from support.sockets import read_all
 
 Api = Any
+Connect = Callable[[], socket.socket]
 MUCH = 64 * 2**20
 """Bytes: far more than what the buffers on the way hold."""
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: api\r\n"
@@ -25,7 +27,7 @@ def hasty(start_api: Callable[..., Api]) -> Api:
 
 
 @pytest.fixture
-def connect(hasty: Api) -> Iterator[Callable[[], socket.socket]]:
+def connect(hasty: Api) -> Iterator[Connect]:
     address = urlsplit(hasty.url)
     opened: list[socket.socket] = []
 
@@ -36,17 +38,6 @@ def connect(hasty: Api) -> Iterator[Callable[[], socket.socket]]:
     yield one
     for connection in opened:
         connection.close()
-
-
-Connect = Callable[[], socket.socket]
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """What comes until the other side closes."""
-    parts = []
-    while part := connection.recv(65536):
-        parts.append(part)
-    return b"".join(parts)
 
 
 def pour(connection: socket.socket, part: bytes) -> None:
@@ -127,9 +118,16 @@ def test_what_is_no_http_is_a_problem_too(connect: Connect) -> None:
     assert problem(read_all(connection)) == (400, "bad-request")
 
 
-def test_half_a_request_behind_a_stream_does_not_end_the_stream(
-    hasty: Api, connect: Connect, start_api: Callable[..., Api]
-) -> None:
+def test_a_body_that_breaks_http_is_a_problem_too(hasty: Api, connect: Connect) -> None:
+    connection = connect()
+    head = f"POST /assets HTTP/1.1\r\nHost: api\r\nAuthorization: {hasty.headers()['Authorization']}\r\n"
+    fields = "Idempotency-Key: broken\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    connection.sendall(head.encode() + fields.encode() + b"1\r\n{\r\n")
+    connection.sendall(b"no length\r\n")
+    assert problem(read_all(connection)) == (400, "bad-request")
+
+
+def test_half_a_request_behind_a_stream_does_not_end_the_stream(hasty: Api, start_api: Callable[..., Api]) -> None:
     heartbeats = start_api(DARKROOM_BODY_SECONDS="0.2", DARKROOM_STREAM_HEARTBEAT_SECONDS="1")
     address = urlsplit(heartbeats.url)
     with closing(socket.create_connection((address.hostname, address.port), timeout=30)) as connection:

@@ -19,6 +19,7 @@ from darkroom.runtime.mongo import connect_async
 from darkroom.runtime.tokens import mint
 from support.eventually import eventually
 from support.live_stage import Key, assert_once_and_in_order, become, commit, life, live_through
+from support.sockets import read_all
 from support.sse_client import EventSource, Received
 
 Api = Any
@@ -193,6 +194,7 @@ def test_who_does_not_read_is_cut_off_and_loses_nothing(
                 for changes in zip(*made, strict=True):
                     await commit(client, api_db.name, *changes)
                 expected |= {(one.event.asset_id, one.event.sequence or 0) for changes in made for one in changes}
+            idle.settimeout(20)
             text = begun + await asyncio.to_thread(read_all, idle)
         source = EventSource(f"{api.url}/assets/stream", api.headers(owner=who))
         source._reader = asyncio.StreamReader()
@@ -214,14 +216,6 @@ def test_who_does_not_read_is_cut_off_and_loses_nothing(
         assert_once_and_in_order(heard, expected)
 
     play(scene, mongo_url)
-
-
-def read_all(connection: socket.socket) -> bytes:
-    connection.settimeout(20)
-    parts = []
-    while part := connection.recv(65536):
-        parts.append(part)
-    return b"".join(parts)
 
 
 def test_many_listeners_hear_all_that_runs(start_api: Callable[..., Api], mongo_db: Db, mongo_url: str) -> None:
