@@ -146,11 +146,11 @@ class Tokens:
                 leeway=self._leeway,
                 options={"require": ["exp", "sub", "aud", "iss"]},
             )
+            expires_at = float(claims["exp"]) + self._leeway
         except jwt.ExpiredSignatureError:
             raise InvalidToken("The token has expired.") from None
         except ODD:
             raise InvalidToken("The token is not valid.") from None
-        expires_at = float(claims["exp"]) + self._leeway
         return _Known(Caller(owner_id=_owner(claims), scopes=_scopes(claims), expires_at=expires_at), key, key_id)
 
 

@@ -179,6 +179,7 @@ def test_a_night_on_call(night: World, darkroom: Darkroom) -> None:
     plan = darkroom("reconcile", "--pass", "unfinished", "--unfinished-after", "1", "--dry-run", code=1)
     assert {one["asset_id"] for one in plan["findings"] if one["kind"] == "lost_notification"} >= set(lost)
     darkroom("reconcile", "--pass", "unfinished", "--unfinished-after", "1", code=0)
+    assert darkroom("dlq", "redrive", "nope", "--why", "a slip of the pen", code=1)["letters"] == []
     planned = darkroom("dlq", "redrive", "--all", "--dry-run", code=0)["letters"]
     done = darkroom("dlq", "redrive", "--all", "--why", "the night is over", code=0)["letters"]
     assert {(one["source"], one["id"]) for one in done} == {(one["source"], one["id"]) for one in planned}
@@ -197,6 +198,8 @@ def test_a_night_on_call(night: World, darkroom: Darkroom) -> None:
     assert redriven.data.model_dump()["by"] == "night shift"
     assert darkroom("verify", code=0)["clean"]
     assert darkroom("rebuild", "--dry-run", code=0)["assets"] == []
+    (absent,) = darkroom("rebuild", "--asset", "nope", code=1)["assets"]
+    assert absent["why"] == "nobody registered an asset of this id"
     world.wait_consumed()
     eventually(lambda: darkroom.problems() == "", deadline=60, what="nothing to look at")
     assert darkroom.cause(dead) == "ready"

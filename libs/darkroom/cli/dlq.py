@@ -86,7 +86,7 @@ def redrive(
 ) -> None:
     """Put letters back where they came from, and record who did it and why.
 
-    Exit code 0: all are back (or would be). 1: some could not be put back. 2: it could not run.
+    Exit code 0: all are back (or would be). 1: some could not be put back, or are not there. 2: it could not run.
     """
     wanted = _filter(source, ids=letter_id, asset=asset, reason=reason_has, older_than=older_than)
     if not every and not wanted.names_some:
@@ -106,7 +106,15 @@ def redrive(
         print_json({"dry_run": dry_run, "letters": done})
     elif not results:
         Console().print("No such letter lies anywhere.")
-    if any(one.problem for one in results):
+    # With --limit some that are named may wait for the next time.
+    missing = sorted(set(letter_id or ()) - {one.letter.id for one in results}) if limit is None else []
+    for one_id in missing:
+        Console(stderr=True).print(
+            f"No letter to put back has the id {one_id}. One of Kafka's that was put back before needs --again.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if missing or any(one.problem for one in results):
         raise typer.Exit(FOUND)
 
 

@@ -64,7 +64,11 @@ def rebuild(
         parts = walk(installation)
     for part in parts:
         for kept in part.kept:
-            if (kept.asset is None and not kept.rows) or planned(kept) is None:
+            if kept.asset is None and not kept.rows:
+                if asset_ids is not None:
+                    yield Rebuilt(kept.asset_id, Step.REMAINS, {}, "nobody registered an asset of this id")
+                continue
+            if planned(kept) is None:
                 continue
             mended = _planned_now(installation, kept.asset_id) if dry_run else _mend(installation, kept.asset_id)
             if mended is not None:

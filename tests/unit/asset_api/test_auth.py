@@ -124,6 +124,7 @@ def test_a_token_is_minted_for_somebody() -> None:
         claims(scope=7),
         claims(scope=None),
         json.dumps(claims()).replace('"exp": ', '"exp": 1e999, "was": '),
+        json.dumps(claims()).replace('"exp": ', f'"exp": {10**400}, "was": '),
         json.dumps(claims()).replace('"exp": ', '"exp": NaN, "was": '),
         "[" * 3000,
         "[]",
