@@ -6,7 +6,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,7 +44,7 @@ class TimedOut(Exception):
 
 
 class Child:
-    """One decoding process and its two pipes. Used by one thread at a time, except `end` and `has_ended`."""
+    """One decoding process and its two pipes. Used by one thread at a time, except `kill` and `has_ended`."""
 
     def __init__(self, *, memory_bytes: int, cpu_seconds: int, max_reply_bytes: int) -> None:
         """Start the process; returns at once. Raises OSError when the machine refuses."""
@@ -69,7 +68,6 @@ class Child:
             os.set_blocking(descriptor, False)
             _widen(descriptor)
         self._max_reply_bytes = max_reply_bytes
-        self._ending = threading.Lock()
         self._started = False
         self.jobs = 0
         """Pictures it was given so far."""
@@ -107,14 +105,20 @@ class Child:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
+    def kill(self) -> None:
+        """Kill it and wait for its end. From any thread.
+
+        Its pipes stay open for whoever uses it, and tell of the end: closed, their numbers may soon be other files'.
+        """
+        self._process.kill()
+        self._process.wait()
+
     def end(self) -> None:
-        """Kill it, wait for its end and close the pipes. From any thread, any number of times."""
-        with self._ending:
-            self._process.kill()
-            self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    pipe.close()
+        """Kill it, wait for its end and close the pipes. Any number of times, by whoever has it."""
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def _talk(self, message: list[bytes], *, deadline: float, check: Callable[[], None]) -> tuple[bytes, bytes]:
         """Write all of `message` and read one reply, whichever side is ready first."""

@@ -141,11 +141,13 @@ class DecoderPool:
         self._wanted.put(None)
         self._starter.join()
         with self._changed:
-            children = [*self._idle, *self._busy]
+            idle, busy = [*self._idle], [*self._busy]
             self._idle.clear()
             self._changed.notify_all()
-        for child in children:
+        for child in idle:
             child.end()
+        for child in busy:
+            child.kill()  # whoever uses it gives it back, and ends it by that
 
     def __enter__(self) -> Self:
         return self

@@ -258,6 +258,35 @@ def test_closing_ends_the_children_and_the_work_in_them(slow: bytes) -> None:
         pool.render(pictures.jpeg(), SPECS, LIMITS)
 
 
+class Held(threading.Event):
+    """Never set, but whoever asks may have to wait for the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hold, self.asked, self.go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def is_set(self) -> bool:
+        if self.hold.is_set():
+            self.asked.set()
+            self.go_on.wait(30)
+        return False
+
+
+@LINUX
+def test_closing_takes_no_pipe_from_whoever_uses_it(slow: bytes) -> None:
+    pool, cancelled = DecoderPool(size=1), Held()
+    with ThreadPoolExecutor(1) as threads:
+        (pid,) = pool.pids()
+        job = threads.submit(pool.render, slow, SPECS, LIMITS, cancelled=cancelled)
+        eventually(lambda: cpu_ticks(pid) > 30)
+        cancelled.hold.set()
+        assert cancelled.asked.wait(10)
+        pool.close()
+        cancelled.go_on.set()
+        with pytest.raises(DecoderUnavailable):
+            job.result(timeout=10)
+
+
 def test_children_that_cannot_start_are_said_so() -> None:
     with pytest.raises(DecoderUnavailable, match="did not start"):
         DecoderPool(size=1, start_seconds=0.001)
