@@ -18,10 +18,9 @@ from starlette.requests import Request
 
 from asset_api.errors import KeysUnavailable
 from asset_api.problems import Problem, Problems, unavailable
-from darkroom.runtime.tokens import ALGORITHM
+from darkroom.runtime.tokens import ALGORITHM, is_owner
 
 MAX_TOKEN_CHARACTERS = 8192
-MAX_OWNER_CHARACTERS = 255
 MAX_KNOWN_TOKENS = 4096
 # PyJWT lets some odd claims (exp as 1e999, deeply nested JSON) out as plain Python errors.
 ODD = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
@@ -192,8 +191,7 @@ class Bearer(SecurityBase):
 
 def _owner(claims: dict[str, Any]) -> str:
     owner = claims["sub"]
-    # A lone surrogate is a string to Python's JSON reader, but not to MongoDB.
-    if not isinstance(owner, str) or not owner.strip() or len(owner) > MAX_OWNER_CHARACTERS or not owner.isprintable():
+    if not isinstance(owner, str) or not is_owner(owner):
         raise InvalidToken("The token's sub must be a non-empty string of printable characters.")
     return owner
 

@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
-from darkroom.runtime.settings import HealthSettings, LifeSettings, Listed, LogSettings, MongoSettings, S3Settings
+from darkroom.runtime.settings import HealthSettings, LifeSettings, LogSettings, MongoSettings, Origins, S3Settings
 from darkroom.runtime.tokens import AUDIENCE, ISSUER, MIN_SECRET_BYTES
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -24,23 +24,35 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings, HealthSetti
         description="for production, instead of the secret: the https address of the issuer's keys, a JWK Set",
     )
     jwks_min_seconds: float = Field(
-        default=30.0, ge=1, description="the shortest time between two fetches of the keys, whatever tokens name"
+        default=30.0,
+        ge=1,
+        le=3600,
+        description="the shortest time between two fetches of the keys, whatever tokens name",
     )
     jwks_refresh_seconds: float = Field(
-        default=300.0, ge=1, description="the age at which the keys are fetched again: so long a withdrawn key works"
+        default=300.0,
+        ge=1,
+        le=86_400,
+        description="the age at which the keys are fetched again: so long a withdrawn key works",
     )
     jwks_keep_seconds: float = Field(
-        default=86_400.0, ge=1, description="how long known keys are used while the issuer does not answer"
+        default=86_400.0,
+        ge=1,
+        le=31_536_000,
+        description="how long known keys are used while the issuer does not answer",
     )
     jwt_audience: str = Field(default=AUDIENCE, min_length=1, description="the audience that a token must name")
     jwt_issuer: str = Field(default=ISSUER, min_length=1, description="the issuer that a token must name")
     jwt_leeway_seconds: float = Field(default=10.0, ge=0, le=120, description="how far clocks may differ")
     max_upload_bytes: int = Field(default=50_000_000, ge=1, le=5_000_000_000, description="the largest upload")
     registrations_per_minute: int = Field(
-        default=600, ge=1, description="how many uploads an owner may register a minute"
+        default=600, ge=1, le=1_000_000, description="how many uploads an owner may register a minute"
     )
     uploading_limit: int = Field(
-        default=1000, ge=1, description="how many of an owner's assets may wait for their bytes at one time"
+        default=1000,
+        ge=1,
+        le=1_000_000,
+        description="how many of an owner's assets may wait for their bytes at one time",
     )
     upload_url_seconds: int = Field(default=900, ge=1, le=604_800, description="how long an upload's URL works")
     download_url_seconds: int = Field(default=300, ge=1, le=604_800, description="how long a download's URL works")
@@ -54,27 +66,48 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings, HealthSetti
     s3_public_endpoint_url: str | None = Field(
         default=None, description="the S3 endpoint as clients reach it, when that is not the one of AWS_ENDPOINT_URL"
     )
-    cors_origins: Listed = Field(
-        default=(), description="origins whose pages may call the API, separated by commas; none by default"
+    cors_origins: Origins = Field(
+        default=(),
+        description="origins whose pages may call the API, such as https://a.example.com, by commas; * for every page",
     )
-    stream_listeners: int = Field(default=1000, ge=1, description="live streams that one process serves at once")
-    stream_listeners_per_owner: int = Field(default=250, ge=1, description="live streams of one owner at one process")
-    stream_queue: int = Field(default=256, ge=1, description="events that wait for a live stream before it is ended")
+    stream_listeners: int = Field(
+        default=1000, ge=1, le=100_000, description="live streams that one process serves at once"
+    )
+    stream_listeners_per_owner: int = Field(
+        default=250, ge=1, le=100_000, description="live streams of one owner at one process"
+    )
+    stream_queue: int = Field(
+        default=256, ge=1, le=100_000, description="events that wait for a live stream before it is ended"
+    )
     stream_heartbeat_seconds: float = Field(default=15.0, gt=0, le=600, description="the longest silence of a stream")
     stream_replay_seconds: float = Field(
-        default=3600.0, ge=0, description="how far back a stream goes on from; whoever was away longer reads anew"
+        default=3600.0,
+        ge=0,
+        le=2_592_000,
+        description="how far back a stream goes on from; whoever was away longer reads anew",
     )
     mongo_seconds: float = Field(default=5.0, gt=0, le=30, description="the longest that a request waits for MongoDB")
     mongo_connections: int = Field(
-        default=32, ge=1, description="connections to MongoDB at most; more are no faster, and a storm opens them all"
+        default=32,
+        ge=1,
+        le=1000,
+        description="connections to MongoDB at most; more are no faster, and a storm opens them all",
     )
     body_seconds: float = Field(
-        default=10.0, gt=0, description="the longest that a request's head may take to arrive, and then its body"
+        default=10.0,
+        gt=0,
+        le=600,
+        description="the longest that a request's head may take to arrive, and then its body",
     )
     keep_alive_seconds: int = Field(
-        default=75, ge=1, description="how long an idle connection is kept; longer than a load balancer in front does"
+        default=75,
+        ge=1,
+        le=3600,
+        description="how long an idle connection is kept; longer than a load balancer in front does",
     )
-    grace_seconds: int = Field(default=10, ge=1, description="time for requests in flight to end after SIGTERM")
+    grace_seconds: int = Field(
+        default=10, ge=1, le=3600, description="time for requests in flight to end after SIGTERM"
+    )
 
     @field_validator("jwt_secret")
     @classmethod

@@ -18,13 +18,24 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings, HealthSett
 
     notifier_group: str = Field(default="darkroom.notifier", description="Kafka consumer group and inbox consumer")
     notifier_slots: int = Field(default=8, ge=1, le=256, description="events told at once in this process")
-    session_seconds: float = Field(default=15.0, ge=6, description="how long a notifier that died keeps its partitions")
-    notifier_lease_seconds: float = Field(default=60.0, ge=0.5, description="length of a lease on one event")
-    notifier_max_attempts: int = Field(default=10, ge=1, description="attempts before a notification is given up")
-    notifier_backoff_seconds: float = Field(default=300.0, gt=0, description="longest pause between two attempts")
-    notifier_grace_seconds: float = Field(default=20.0, ge=0, description="time for running work to end after SIGTERM")
+    session_seconds: float = Field(
+        default=15.0, ge=6, le=1800, description="how long a notifier that died keeps its partitions"
+    )
+    notifier_lease_seconds: float = Field(default=60.0, ge=0.5, le=3600, description="length of a lease on one event")
+    notifier_max_attempts: int = Field(
+        default=10, ge=1, le=1000, description="attempts before a notification is given up"
+    )
+    notifier_backoff_seconds: float = Field(
+        default=300.0, gt=0, le=86_400, description="longest pause between two attempts"
+    )
+    notifier_grace_seconds: float = Field(
+        default=20.0, ge=0, le=3600, description="time for running work to end after SIGTERM"
+    )
     notifier_stalled_seconds: float = Field(
-        default=180.0, gt=0, description="without an answer of any handler for so long the notifier is not ready"
+        default=180.0,
+        gt=0,
+        le=86_400,
+        description="without an answer of any handler for so long the notifier is not ready",
     )
     notifier_link_seconds: int = Field(
         default=DAY, ge=60, le=7 * DAY, description="how long a notification's link works, at most"
@@ -42,7 +53,9 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings, HealthSett
     webhook_secret: SecretStr | None = Field(
         default=None, description="signing secret of Standard Webhooks: whsec_ and 24 to 64 bytes in base64"
     )
-    webhook_seconds: float = Field(default=15.0, gt=0, description="longest time that a receiver may take to answer")
+    webhook_seconds: float = Field(
+        default=15.0, gt=0, le=600, description="longest time that a receiver may take to answer"
+    )
 
     @field_validator("webhook_secret")
     @classmethod

@@ -28,37 +28,61 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings, HealthSett
     processor_decoders: int = Field(
         default_factory=lambda: os.cpu_count() or 1, ge=1, le=256, description="child processes that decode pictures"
     )
-    processor_max_buffered: int = Field(default=1000, ge=1, description="unfinished events held in memory at most")
+    processor_max_buffered: int = Field(
+        default=1000, ge=1, le=1_000_000, description="unfinished events held in memory at most"
+    )
     group_protocol: str = Field(
         default="classic",
         pattern="^(classic|consumer)$",
         description="Kafka group protocol: classic, or consumer (KIP-848)",
     )
     session_seconds: float = Field(
-        default=15.0, ge=6, description="how long a processor that died keeps its partitions (group protocol classic)"
+        default=15.0,
+        ge=6,
+        le=1800,
+        description="how long a processor that died keeps its partitions (group protocol classic)",
     )
-    lease_seconds: float = Field(default=30.0, ge=0.5, description="length of a lease; renewed at a third of it")
-    max_attempts: int = Field(default=5, ge=1, description="attempts at an event before its asset is FAILED")
-    backoff_seconds: float = Field(default=60.0, gt=0, description="longest pause between two attempts")
+    lease_seconds: float = Field(
+        default=30.0, ge=0.5, le=3600, description="length of a lease; renewed at a third of it"
+    )
+    max_attempts: int = Field(default=5, ge=1, le=1000, description="attempts at an event before its asset is FAILED")
+    backoff_seconds: float = Field(default=60.0, gt=0, le=86_400, description="longest pause between two attempts")
     inbox_keep_days: float = Field(
-        default=90, gt=0, description="how long done events are remembered; longer than the topic's retention"
+        default=90, gt=0, le=3650, description="how long done events are remembered; longer than the topic's retention"
     )
-    max_upload_bytes: int = Field(default=50_000_000, ge=1, description="largest original that is downloaded")
+    max_upload_bytes: int = Field(
+        default=50_000_000, ge=1, le=5_000_000_000, description="largest original that is downloaded"
+    )
     stalled_seconds: float = Field(
-        default=180.0, gt=0, description="without an answer of any handler for so long the processor is not ready"
+        default=180.0,
+        gt=0,
+        le=86_400,
+        description="without an answer of any handler for so long the processor is not ready",
     )
-    download_seconds: float = Field(default=60.0, gt=0, description="longest time that one download may take")
-    grace_seconds: float = Field(default=20.0, ge=0, description="time for running work to end after SIGTERM")
-    drain_seconds: float = Field(default=5.0, ge=0, description="time for running work to end when a partition moves")
-    decode_seconds: float = Field(default=20.0, gt=0, description="longest time that decoding one picture may take")
-    decode_cpu_seconds: int = Field(default=15, ge=1, description="CPU time that decoding one picture may take")
-    decode_memory_bytes: int = Field(default=2048 * MIB, ge=256 * MIB, description="memory of one decoding process")
-    decode_jobs_per_child: int = Field(default=200, ge=1, description="pictures before a decoding process is replaced")
-    max_pixels: int = Field(default=100_000_000, ge=1, description="largest picture, width x height")
-    max_side: int = Field(default=65_535, ge=1, description="longest side of a picture, in pixels")
-    max_frames: int = Field(default=10_000, ge=1, description="frames of an animation; only the first is rendered")
+    download_seconds: float = Field(default=60.0, gt=0, le=3600, description="longest time that one download may take")
+    grace_seconds: float = Field(default=20.0, ge=0, le=3600, description="time for running work to end after SIGTERM")
+    drain_seconds: float = Field(
+        default=5.0, ge=0, le=3600, description="time for running work to end when a partition moves"
+    )
+    decode_seconds: float = Field(
+        default=20.0, gt=0, le=3600, description="longest time that decoding one picture may take"
+    )
+    decode_cpu_seconds: int = Field(
+        default=15, ge=1, le=3600, description="CPU time that decoding one picture may take"
+    )
+    decode_memory_bytes: int = Field(
+        default=2048 * MIB, ge=256 * MIB, le=1024 * 1024 * MIB, description="memory of one decoding process"
+    )
+    decode_jobs_per_child: int = Field(
+        default=200, ge=1, le=1_000_000, description="pictures before a decoding process is replaced"
+    )
+    max_pixels: int = Field(default=100_000_000, ge=1, le=10_000_000_000, description="largest picture, width x height")
+    max_side: int = Field(default=65_535, ge=1, le=1_000_000, description="longest side of a picture, in pixels")
+    max_frames: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="frames of an animation; only the first is rendered"
+    )
     max_metadata_bytes: int = Field(
-        default=16 * MIB, ge=0, description="EXIF, XMP, colour profiles and comments of one picture"
+        default=16 * MIB, ge=0, le=1024 * MIB, description="EXIF, XMP, colour profiles and comments of one picture"
     )
     rejected_originals: RejectedOriginals = Field(
         default=RejectedOriginals.TAG,
@@ -67,7 +91,9 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings, HealthSett
     classifier: str | None = Field(
         default=None, description="your own function from a picture to labels, as module:function; see docs/labels.md"
     )
-    classifier_seconds: float = Field(default=10.0, gt=0, description="longest time that one classification may take")
+    classifier_seconds: float = Field(
+        default=10.0, gt=0, le=3600, description="longest time that one classification may take"
+    )
     classifier_on_failure: OnFailure = Field(
         default=OnFailure.SKIP, description="skip: READY without its labels; retry: an attempt failed"
     )

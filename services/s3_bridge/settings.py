@@ -21,6 +21,7 @@ class PollerSettings(KafkaSettings, S3Settings, LogSettings, HealthSettings):
     publish_seconds: float = Field(
         default=20.0,
         gt=0,
+        le=3600,
         description="how long Kafka may take to acknowledge a batch; keep it well below the queue's visibility timeout",
     )
     # Docker ends a container 10 s after asking it to stop, and a receive cannot be interrupted.

@@ -100,7 +100,7 @@ def render() -> str:
         "## Containers\n\n"
         "Their entry point, `python -m darkroom.setup.wait MODULE`, waits for the servers that the variables name.\n\n"
         "| variable | type | default | meaning |\n|---|---|---|---|\n"
-        f"| `{wait.SECONDS_VARIABLE}` | number | `{wait.DEFAULT_SECONDS:g}` | "
+        f"| `{wait.SECONDS_VARIABLE}` | number, from 0, to {wait.MOST_SECONDS:,.0f} | `{wait.DEFAULT_SECONDS:g}` | "
         "how many seconds each server may take, before the container ends with the reason |\n"
     )
     return "\n".join(parts)
@@ -110,6 +110,26 @@ def names() -> frozenset[str]:
     """Every variable there is."""
     fields = {name for program in PROGRAMS for name in program.settings.model_fields}
     return frozenset({PREFIX + name.upper() for name in fields} | {wait.SECONDS_VARIABLE})
+
+
+def numbers(settings: type[BaseSettings]) -> list[tuple[str, FieldInfo]]:
+    """The settings that are numbers."""
+    return [(name, field) for name, field in settings.model_fields.items() if field.annotation in (int, float)]
+
+
+def bounds(field: FieldInfo) -> tuple[float | None, float | None]:
+    """The least and the most that a number may be, or beyond which it must be."""
+    least: Any = None
+    most: Any = None
+    for rule in field.metadata:
+        match rule:
+            case Ge(ge=bound) | Gt(gt=bound):
+                least = bound
+            case Le(le=bound) | Lt(lt=bound):
+                most = bound
+            case _:
+                pass  # no bound
+    return least, most
 
 
 def anchor(heading: str) -> str:

@@ -219,7 +219,7 @@ NOBODY = "127.0.0.1:9"
         (["up", "--data", "/dev/null"], {}, "--data"),
         (["setup"], {"DARKROOM_KAFKA_BOOTSTRAP": NOBODY, "DARKROOM_KAFKA_CONFIG": '{"nope": 1}'}, "nope"),
         (["token", "bob"], {"DARKROOM_JWT_SECRET": "short"}, "DARKROOM_JWT_SECRET"),
-        (["token", " "], {"DARKROOM_JWT_SECRET": "0" * 32}, "owner is empty"),
+        (["token", " "], {"DARKROOM_JWT_SECRET": "0" * 32}, "must be 1 to 255 printable characters"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -237,6 +237,22 @@ def test_a_command_that_cannot_work_says_why_without_a_traceback(
     assert done.returncode != 0
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "sweep"])
+def test_an_outage_is_told_without_the_picture_of_all_servers(command: str) -> None:
+    settings = {
+        "DARKROOM_MONGO_URL": f"mongodb://{NOBODY}/?replicaSet=rs0&serverSelectionTimeoutMS=200",
+        "DARKROOM_KAFKA_BOOTSTRAP": NOBODY,
+        "DARKROOM_BUCKET": "bucket",
+        "AWS_REGION": "us-east-1",
+    }
+    done = subprocess.run(
+        [*DARKROOM, command], env=environment(**settings), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "Connection refused" in done.stderr
+    assert "Topology" not in done.stderr
 
 
 def _run(service: str, settings: dict[str, str]) -> "subprocess.CompletedProcess[str]":

@@ -204,7 +204,11 @@ def test_a_night_on_call(night: World, darkroom: Darkroom) -> None:
     eventually(lambda: darkroom.problems() == "", deadline=60, what="nothing to look at")
     assert darkroom.cause(dead) == "ready"
     assert darkroom("sweep", code=0) == {"ran": True, "expired": 0, "purged": 0, "removed": 0, "unseen": 0, "failed": 0}
+    assert [one["differs"] for one in darkroom("setup", code=0)] == [{}] * len(world.stack.topics.specs())
     assert [one["created"] for one in darkroom("setup", code=0)] == [False] * len(world.stack.topics.specs())
+    for topic in darkroom("setup", "--partitions", "13", "--retention-days", "8", code=0):
+        assert topic["differs"]["partitions"] == {"is": "12", "asked": "13"}
+        assert set(topic["differs"]) == {"partitions", "retention.ms"}
     told = darkroom("token", OWNER, "--hours", "1", code=0)
     assert told["expires_in"] == 3600
     with closing(Uploader(world.stack.api_url, told["access_token"])) as somebody:

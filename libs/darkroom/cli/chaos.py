@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from darkroom.chaos import run as chaos_run
 from darkroom.chaos.faults import Fault
 from darkroom.chaos.run import Options, described_plan
+from darkroom.cli.operation import JsonFile, between
 from darkroom.local.errors import LocalServerError
 from darkroom.local.processes import ended_by_signals
 
@@ -29,12 +30,12 @@ WIDTH_IN_A_FILE = 160
 
 
 def chaos(
-    assets: Annotated[int, typer.Option(min=1, help="How many pictures are uploaded.")] = 1000,
-    minutes: Annotated[float, typer.Option(min=0.1, help="How long uploads and faults go on.")] = 5.0,
-    seed: Annotated[int | None, typer.Option(help="Decides faults and uploads. Default: a random one.")] = None,
+    assets: Annotated[int, between(1, 1_000_000, "How many pictures are uploaded.")] = 1000,
+    minutes: Annotated[float, between(0.1, 10_080, "How long uploads and faults go on.")] = 5.0,
+    seed: Annotated[int | None, between(0, 2**63 - 1, "Decides faults and uploads. Default: a random one.")] = None,
     only: Annotated[list[Fault] | None, typer.Option(help="Only this fault; can be given several times.")] = None,
     brokers: Annotated[Literal["1", "3"], typer.Option(help="How many Kafka brokers.")] = "3",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
+    json_file: JsonFile = None,
     data: Annotated[Path | None, typer.Option(help="Folder for data and logs. Default: a temporary one.")] = None,
 ) -> None:
     """Upload pictures while everything is killed, stalled and cut off, then check every invariant.

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from darkroom.cli.client import TERMINAL, Refused, Sent, Uploader
+from darkroom.cli.operation import JsonFile, between
 from darkroom.cli.photo import dusk
 from darkroom.cli.tail import Seen, Tail
 from darkroom.cli.up import describe, wait_for_interrupt
@@ -55,9 +56,9 @@ def demo(
     images: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="Send every file of this folder instead.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the outcomes to this file.")] = None,
+    json_file: JsonFile = None,
     data: Annotated[Path | None, typer.Option(help="Folder for data and logs. Default: a temporary one.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the API and the page. Default: a free one.")] = None,
+    port: Annotated[int | None, between(1, 65_535, "Port of the API and the page. Default: a free one.")] = None,
 ) -> None:
     """Start everything, send a photo through the public API as a browser would, and show its journey."""
     console = Console()

@@ -6,7 +6,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from darkroom.cli.operation import FOUND, DryRun, Json, age, fail, installation, print_json
+from darkroom.cli.operation import (
+    FOUND,
+    MOST_A_SECOND,
+    YEAR,
+    DryRun,
+    Json,
+    age,
+    between,
+    fail,
+    installation,
+    print_json,
+)
 from darkroom.ops import letters as boxes
 from darkroom.ops.letters import Filter, Letter, Redriven, Source
 
@@ -15,8 +26,8 @@ app = typer.Typer(help="Letters that came to rest: list them, look at one, put t
 Sources = Annotated[list[Source] | None, typer.Option("--source", help="Only of this source; several times for more.")]
 Assets = Annotated[list[str] | None, typer.Option("--asset", help="Only of this asset; several times for more.")]
 Reason = Annotated[str, typer.Option("--reason-has", help="Only those with this text in their reason.")]
-OlderThan = Annotated[float, typer.Option("--older-than", min=0, help="Only those older than so many seconds.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many of each source.")]
+OlderThan = Annotated[float, between(0, YEAR, "Only those older than so many seconds.", "--older-than")]
+Limit = Annotated[int | None, between(1, 1_000_000, "At most so many of each source.", "--limit")]
 NO_QUEUE = "DARKROOM_QUEUE_URL is not set, so SQS's dead letters are not looked at."
 
 
@@ -80,7 +91,7 @@ def redrive(
     limit: Limit = None,
     every: Annotated[bool, typer.Option("--all", help="All of the sources; needed if nothing else is named.")] = False,
     again: Annotated[bool, typer.Option(help="Kafka's letters also if they were put back before.")] = False,
-    rate: Annotated[float, typer.Option(min=0, help="At most so many a second; 0: no bound.")] = 50.0,
+    rate: Annotated[float, between(0, MOST_A_SECOND, "At most so many a second; 0: no bound.")] = 50.0,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -91,6 +102,8 @@ def redrive(
     wanted = _filter(source, ids=letter_id, asset=asset, reason=reason_has, older_than=older_than)
     if not every and not wanted.names_some:
         fail("nothing is named. Give ids, --asset, --reason-has or --older-than; or --all for every letter.")
+    if every and letter_id:
+        fail("ids are named, and --all is for every letter; leave one of them out.")
     if not why and not dry_run:
         fail("--why is missing: say what was mended, so that the next one who looks knows.")
     results: list[Redriven] = []

@@ -6,9 +6,11 @@ setting that is missing, a server that does not answer.
 
 import contextlib
 import json
+import math
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -19,13 +21,54 @@ from rich.console import Console
 
 from darkroom.ops.installation import Installation, NoDeadLetterQueue, OpsSettings, connected
 from darkroom.runtime import logging
-from darkroom.runtime.mongo import NotAReplicaSet
+from darkroom.runtime.mongo import NotAReplicaSet, reason
 from darkroom.runtime.settings import load
+from darkroom.runtime.tokens import MAX_OWNER_CHARACTERS, is_owner
 
 FOUND, COULD_NOT = 1, 2
 FAILURES = (PyMongoError, KafkaException, BotoCoreError, ClientError, NotAReplicaSet, TimeoutError, NoDeadLetterQueue)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs on standard output, and nothing else.")]
+
+
+def _writable(file: Path | None) -> Path | None:
+    # Before the work is done, of which it would be all that is left.
+    if file is not None:
+        try:
+            file.open("ab").close()
+        except OSError as error:
+            raise typer.BadParameter(f"cannot write it: {error.strerror}.") from None
+    return file
+
+
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Write the outcome to this file, as JSON.", callback=_writable)
+]
+
+YEAR = 31_536_000.0
+"""Seconds of a year: the longest time that an option takes."""
+MOST_A_SECOND = 1_000_000.0
+
+
+def between(least: float, most: float, help: str, *names: str) -> Any:  # noqa: A002 -- typer's word
+    """An option that is a number from ``least`` to ``most``."""
+    return typer.Option(*names, min=least, max=most, callback=_a_number, help=help)
+
+
+def owner(name: str) -> str:
+    """The callback of an owner's name."""
+    if not is_owner(name):
+        raise typer.BadParameter(f"must be 1 to {MAX_OWNER_CHARACTERS} printable characters, not all of them blanks.")
+    return name
+
+
+def _a_number(value: float | None) -> float | None:
+    # No bound refuses it: it is neither below nor above anything.
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan is not a number.")
+    return value
+
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 
 
@@ -42,7 +85,7 @@ def installation() -> Iterator[Installation]:
         with connected(settings) as found:
             yield found
     except FAILURES as error:
-        fail(f"{type(error).__name__}: {error}")
+        fail(f"{type(error).__name__}: {reason(error) if isinstance(error, PyMongoError) else error}")
 
 
 def fail(why: str) -> NoReturn:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from darkroom.cli.operation import FOUND, DryRun, Json, fail, installation, print_json
+from darkroom.cli.operation import FOUND, MOST_A_SECOND, YEAR, DryRun, Json, between, fail, installation, print_json
 from darkroom.cli.reconciler import go_on
 from darkroom.ops import audit
 from darkroom.ops.findings import MENDED, Finding, Patience
@@ -25,26 +25,29 @@ def reconcile(
         typer.Option("--pass", help="Only this pass: unfinished (quick) or objects (the whole bucket)."),
     ] = None,
     every: Annotated[
-        float | None, typer.Option(min=1, help="Go on until SIGTERM, with each pass every so many seconds.")
+        float | None,
+        between(1, YEAR, "Go on until SIGTERM, with each pass every so many seconds."),
     ] = None,
     objects_every: Annotated[
         float | None,
-        typer.Option(min=1, help="With --every: the pass over the whole bucket every so many seconds. Default: as it."),
+        between(1, YEAR, "With --every: the pass over the whole bucket every so many seconds. Default: as it."),
     ] = None,
     unfinished_after: Annotated[
-        float, typer.Option(min=0, help="Seconds that an asset may be under way before it counts as stuck.")
+        float,
+        between(0, YEAR, "Seconds that an asset may be under way before it counts as stuck."),
     ] = DEFAULT.unfinished,
     again_after: Annotated[
-        float, typer.Option(min=0, help="Seconds until what was announced again is announced once more.")
+        float,
+        between(0, YEAR, "Seconds until what was announced again is announced once more."),
     ] = DEFAULT.again,
     orphan_after: Annotated[
-        float, typer.Option(min=0, help="Seconds that an object may be there without a record before it is tagged.")
+        float,
+        between(0, YEAR, "Seconds that an object may be there without a record before it is tagged."),
     ] = DEFAULT.orphan,
-    grace: Annotated[
-        float, typer.Option(min=0, help="Seconds from an object's tag until it is removed.")
-    ] = DEFAULT.grace,
+    grace: Annotated[float, between(0, YEAR, "Seconds from an object's tag until it is removed.")] = DEFAULT.grace,
     rate: Annotated[
-        float, typer.Option(min=0, help="At most so many requests and actions a second; 0: no bound.")
+        float,
+        between(0, MOST_A_SECOND, "At most so many requests and actions a second; 0: no bound."),
     ] = 50.0,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -58,6 +61,8 @@ def reconcile(
     """
     if objects_every is not None and every is None:
         fail("--objects-every goes with --every")
+    if dry_run and every is not None:
+        fail("--dry-run looks once; leave out --every")
     patience = Patience(unfinished=unfinished_after, again=again_after, orphan=orphan_after, grace=grace)
     names = tuple(passes or Pass)
     with installation() as found:

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console, Group
 from rich.table import Table
 
-from darkroom.cli.operation import FOUND, Json, age, installation, print_json
+from darkroom.cli.operation import FOUND, YEAR, Json, age, between, installation, print_json
 from darkroom.ops import status as looking
 from darkroom.ops.status import Problem, Snapshot, Waiting
 
@@ -14,7 +14,7 @@ LATE = 60.0
 
 
 def status(
-    late: Annotated[float, typer.Option(min=0, help="Seconds of waiting from which on it is a problem.")] = LATE,
+    late: Annotated[float, between(0, YEAR, "Seconds of waiting from which on it is a problem.")] = LATE,
     as_json: Json = False,
 ) -> None:
     """Show services, lag, leases, shards, what waits and for how long, and all dead letters.

@@ -2,18 +2,19 @@
 
 from typing import Annotated
 
-import typer
 from pymongo.errors import PyMongoError
 from rich.console import Console
 
-from darkroom.cli.operation import Json, fail, print_json
+from darkroom.cli.operation import YEAR, Json, between, fail, print_json
 from darkroom.life.app import sweep as run
+from darkroom.runtime.mongo import reason
 from darkroom.runtime.start import StartRefused
 
 
 def sweep(
     every: Annotated[
-        float | None, typer.Option(min=1, help="Sweep again after so many seconds, until SIGTERM. Default: once.")
+        float | None,
+        between(1, YEAR, "Sweep again after so many seconds, until SIGTERM. Default: once."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -28,7 +29,7 @@ def sweep(
     except (StartRefused, SystemExit) as refusal:
         fail(str(refusal))
     except PyMongoError as error:
-        fail(f"{type(error).__name__}: {error}")
+        fail(f"{type(error).__name__}: {reason(error)}")
     if every is not None:
         return
     if as_json:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from darkroom.cli.operation import Json, print_json
+from darkroom.cli import operation
+from darkroom.cli.operation import Json, between, print_json
 from darkroom.runtime.tokens import MIN_SECRET_BYTES, mint
 
 
@@ -19,8 +20,13 @@ class Scope(StrEnum):
 
 
 def token(
-    owner: Annotated[str, typer.Argument(help="Whose token it is: the sub claim, and the owner of what is uploaded.")],
-    hours: Annotated[float, typer.Option(min=0.01, help="How long it is valid.")] = 24,
+    owner: Annotated[
+        str,
+        typer.Argument(
+            help="Whose token it is: the sub claim, and the owner of what is uploaded.", callback=operation.owner
+        ),
+    ],
+    hours: Annotated[float, between(0.01, 87_600, "How long it is valid.")] = 24,
     scope: Annotated[
         list[Scope] | None, typer.Option(help="What it allows; may be given several times. Default: read and write.")
     ] = None,
@@ -32,8 +38,6 @@ def token(
         raise typer.BadParameter("DARKROOM_JWT_SECRET is not set; give it the value that the API runs with.")
     if len(secret.encode()) < MIN_SECRET_BYTES:
         raise typer.BadParameter(f"DARKROOM_JWT_SECRET is shorter than {MIN_SECRET_BYTES} bytes; no API runs with it.")
-    if not owner.strip():
-        raise typer.BadParameter("the owner is empty; name who the token is for.")
     scopes = scope or [Scope.READ, Scope.WRITE]
     seconds = round(hours * 3600)
     minted = mint(secret, owner=owner, seconds=seconds, scopes=scopes)

@@ -13,6 +13,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from darkroom.cli import operation
+from darkroom.cli.operation import between
 from darkroom.local.errors import DataFolderInUseError
 from darkroom.local.processes import ended_by_signals
 from darkroom.local.stack import Stack, start_stack
@@ -25,10 +27,10 @@ def up(
     data: Annotated[
         Path | None, typer.Option(help="Folder for data and logs. Default: the first in .darkroom/ that is not in use.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the API and the page. Default: a free one.")] = None,
-    processors: Annotated[int, typer.Option(min=1, help="How many processors to run.")] = 1,
-    relays: Annotated[int, typer.Option(min=1, help="How many relays to run.")] = 1,
-    owner: Annotated[str, typer.Option(help="Whom the printed token is for.")] = "demo",
+    port: Annotated[int | None, between(1, 65_535, "Port of the API and the page. Default: a free one.")] = None,
+    processors: Annotated[int, between(1, 64, "How many processors to run.")] = 1,
+    relays: Annotated[int, between(1, 64, "How many relays to run.")] = 1,
+    owner: Annotated[str, typer.Option(help="Whom the printed token is for.", callback=operation.owner)] = "demo",
 ) -> None:
     """Start MongoDB, Kafka, an AWS endpoint and all services on this machine, and keep them running.
 

@@ -6,14 +6,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from darkroom.cli.operation import FOUND, Json, installation, print_json
+from darkroom.cli.operation import FOUND, YEAR, Json, between, installation, print_json
 from darkroom.ops.diagnosis import diagnose
 from darkroom.ops.story import LATE, gather, story
 
 
 def why(
     asset_id: Annotated[str, typer.Argument(help="The asset's id.")],
-    late: Annotated[float, typer.Option(min=0, help="Seconds until what is on its way is called lost.")] = LATE,
+    late: Annotated[float, between(0, YEAR, "Seconds until what is on its way is called lost.")] = LATE,
     as_json: Json = False,
 ) -> None:
     """Tell what happened to an asset, on every server and in the order of time, and what it waits for.

@@ -26,7 +26,9 @@ log = structlog.get_logger()
 class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings, HealthSettings):
     """What a sweep can be told."""
 
-    sweep_lease_seconds: float = Field(default=60.0, ge=3, description="how long a sweep that died keeps others out")
+    sweep_lease_seconds: float = Field(
+        default=60.0, ge=3, le=3600, description="how long a sweep that died keeps others out"
+    )
 
 
 def sweep(*, every: float | None = None) -> Swept | None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # not in its __all__
 
 from darkroom.runtime.start import StartRefused
 
@@ -72,3 +72,25 @@ def ensure_topics(bootstrap: str, topics: Iterable[Topic], extra: Mapping[str, A
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
     return created
+
+
+def deviations(
+    bootstrap: str, topics: Iterable[Topic], extra: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, tuple[str, str]]]:
+    """What topics that exist have otherwise than here: by topic and setting, what it is and what was asked for.
+
+    Raises:
+        KafkaException: the broker did not answer in 30 s or refused.
+
+    """
+    admin = AdminClient({**(extra or {}), "bootstrap.servers": bootstrap})
+    wanted = {topic.name: topic for topic in topics}
+    there = admin.list_topics(timeout=30).topics
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in wanted if name in there]
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for resource, future in admin.describe_configs(resources, request_timeout=30).items():
+        topic, settings = wanted[resource.name], future.result()
+        pairs = {name: (settings[name].value, asked) for name, asked in topic.config.items() if name in settings}
+        pairs["partitions"] = (str(len(there[resource.name].partitions)), str(topic.partitions))
+        found[resource.name] = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return found

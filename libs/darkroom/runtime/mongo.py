@@ -75,6 +75,11 @@ def _readable() -> Iterator[None]:
         raise StartRefused(f"DARKROOM_MONGO_URL: no connection string of MongoDB: {error}") from None
 
 
+def reason(error: PyMongoError) -> str:
+    """What went wrong, without the driver's whole picture of all servers, which is long and says no more."""
+    return str(error).split(", Topology Description:")[0][:500]
+
+
 @contextmanager
 def required() -> Iterator[None]:
     """Around what a service asks of MongoDB before it starts.
@@ -86,7 +91,7 @@ def required() -> Iterator[None]:
     try:
         yield
     except PyMongoError as error:
-        raise StartRefused(f"DARKROOM_MONGO_URL: this MongoDB cannot be used: {str(error)[:500]}") from error
+        raise StartRefused(f"DARKROOM_MONGO_URL: this MongoDB cannot be used: {reason(error)}") from error
 
 
 def check_replica_set(hello: Mapping[str, Any]) -> None:

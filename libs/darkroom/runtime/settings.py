@@ -5,8 +5,9 @@ A setting that is missing or wrong ends the program with one line a variable, be
 
 import os
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from darkroom.runtime.redaction import secrets_in
@@ -23,11 +24,39 @@ def _split(given: object) -> object:
 Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 """Several values in one variable, separated by commas."""
 
+_PORTS = {"http": 80, "https": 443}
+
+
+def _as_browsers_send(origins: tuple[str, ...]) -> tuple[str, ...]:
+    """Origins are compared letter by letter: one that no browser sends would never match, and nobody would know why."""
+    for origin in origins:
+        if origin == "*":
+            continue
+        try:
+            address = urlsplit(origin)
+            port = address.port
+        except ValueError:
+            raise ValueError(f"{origin!r} is no address") from None
+        if address.scheme not in _PORTS or not address.hostname:
+            raise ValueError(f"{origin!r} is no origin: write it with its scheme, such as https://app.example.com")
+        host = f"[{address.hostname}]" if ":" in address.hostname else address.hostname
+        sent = f"{address.scheme}://{host}" + ("" if port in (None, _PORTS[address.scheme]) else f":{port}")
+        if origin != sent:
+            raise ValueError(f"{origin!r} is not what browsers send: write {sent}")
+    return origins
+
+
+Origins = Annotated[Listed, AfterValidator(_as_browsers_send)]
+"""Origins of pages as browsers send them, ``scheme://host[:port]``; ``*`` stands for every page there is."""
+
 
 class Group(BaseSettings):
-    """Variables with the prefix ``DARKROOM_``."""
+    """Variables with the prefix ``DARKROOM_``.
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+    Every number has a least and a most: what is beyond them breaks something far from here, and later.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class MongoSettings(Group):
@@ -60,16 +89,20 @@ class KafkaSettings(Group):
 class S3Settings(Group):
     """Where the bytes are. Region and credentials come by AWS's own variables and roles."""
 
-    bucket: str = Field(min_length=3, description="the S3 bucket of originals and renditions")
+    bucket: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="the S3 bucket of originals and renditions"
+    )
 
 
 class LifeSettings(Group):
     """How long an asset stays as it is when nobody does anything."""
 
     uploading_hours: float = Field(
-        default=24.0, gt=0, description="hours after which an upload that never came expires"
+        default=24.0, gt=0, le=87_600, description="hours after which an upload that never came expires"
     )
-    trash_days: float = Field(default=30.0, ge=0, description="days after which what is in the trash is purged")
+    trash_days: float = Field(
+        default=30.0, ge=0, le=36_500, description="days after which what is in the trash is purged"
+    )
 
 
 class LogSettings(Group):

@@ -14,6 +14,15 @@ SCOPES = ("assets:read", "assets:write")
 """What a token allows unless it is asked for less or more."""
 
 
+MAX_OWNER_CHARACTERS = 255
+
+
+def is_owner(name: object) -> bool:
+    """Whether this can be an owner, a token's ``sub``: 1 to 255 printable characters, not all of them blanks."""
+    # A lone surrogate is a string to Python's JSON reader, but not to MongoDB; it is not printable.
+    return isinstance(name, str) and bool(name.strip()) and len(name) <= MAX_OWNER_CHARACTERS and name.isprintable()
+
+
 def mint(
     secret: str,
     *,
@@ -26,11 +35,11 @@ def mint(
     """A token with which its bearer acts as ``owner`` for ``seconds``, within ``scopes``.
 
     Raises:
-        ValueError: the owner is empty.
+        ValueError: the API takes no such owner.
 
     """
-    if not owner.strip():
-        raise ValueError("owner: empty; name who the token is for")
+    if not is_owner(owner):
+        raise ValueError(f"owner: must be 1 to {MAX_OWNER_CHARACTERS} printable characters, not all of them blanks")
     now = datetime.now(UTC)
     claims = {
         "sub": owner,

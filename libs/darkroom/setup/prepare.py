@@ -18,7 +18,7 @@ from darkroom.local.deployment import deploy
 from darkroom.runtime.kafka import ensure_topics
 from darkroom.runtime.mongo import Document
 from darkroom.runtime.s3 import aws_session
-from darkroom.runtime.settings import KafkaSettings, Listed, MongoSettings, load
+from darkroom.runtime.settings import KafkaSettings, MongoSettings, Origins, load
 from darkroom.setup.wait import Need, await_all
 
 _ALREADY_INITIALIZED = 23
@@ -29,11 +29,14 @@ class Settings(MongoSettings, KafkaSettings):
 
     stack_name: str = Field(default="darkroom", description="name of the CloudFormation stack, in lower case")
     queue_name: str = Field(default="", description="name of the uploads' queue; empty: CloudFormation makes one up")
-    cors_origins: Listed = Field(
-        default=("http://localhost:8080",), description="origins of the pages that upload, separated by commas"
+    cors_origins: Origins = Field(
+        default=("http://localhost:8080",),
+        description="origins of the pages that upload, separated by commas; * for every page there is",
     )
-    partitions: int = Field(default=12, ge=1, description="partitions of each topic: the bound on processors")
-    prepare_seconds: float = Field(default=120.0, gt=0, description="how long each server may take to answer")
+    partitions: int = Field(
+        default=12, ge=1, le=10_000, description="partitions of each topic: the bound on processors"
+    )
+    prepare_seconds: float = Field(default=120.0, gt=0, le=3600, description="how long each server may take to answer")
 
 
 def main() -> None:

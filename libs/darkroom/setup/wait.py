@@ -14,6 +14,7 @@ from typing import Any
 
 SECONDS_VARIABLE = "DARKROOM_WAIT_SECONDS"
 DEFAULT_SECONDS = 120.0
+MOST_SECONDS = 3600.0
 _ANSWER_SECONDS = 3.0
 _PAUSE_SECONDS = 0.5
 
@@ -69,7 +70,9 @@ def main() -> None:
     try:
         seconds = float(os.environ.get(SECONDS_VARIABLE, DEFAULT_SECONDS))
     except ValueError:
-        raise SystemExit(f"{SECONDS_VARIABLE}: not a number of seconds") from None
+        seconds = -1.0
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise SystemExit(f"{SECONDS_VARIABLE}: must be a number of seconds, 0 to {MOST_SECONDS:.0f}")
     await_all(needs(os.environ), seconds=seconds)
     # Not run in here: the service gets a fresh process with the same id, and its signals.
     os.execv(sys.executable, [sys.executable, "-m", *sys.argv[1:]])  # noqa: S606 -- no shell is wanted

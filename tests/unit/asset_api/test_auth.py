@@ -88,9 +88,14 @@ def test_a_token_allows_what_its_scope_names(scope: str, may: set[Scope]) -> Non
     assert {one for one in Scope if found.may(one)} == may
 
 
-def test_a_token_is_minted_for_somebody() -> None:
-    with pytest.raises(ValueError, match="owner"):
-        mint(SECRET, owner=" ")
+@pytest.mark.parametrize("owner", ["", " ", "o" * 256, "two\nlines", "\ud800"])
+def test_no_token_is_minted_for_an_owner_that_is_refused(owner: str) -> None:
+    with pytest.raises(ValueError, match="owner: must be 1 to 255 printable characters"):
+        mint(SECRET, owner=owner)
+
+
+def test_the_longest_owner_is_taken() -> None:
+    assert caller(mint(SECRET, owner="ö" * 255)).owner_id == "ö" * 255
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
 """How operations end when they cannot run, and what they ask for before they change anything."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import get_args, get_type_hints
 
 import pytest
+import typer
+from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from darkroom.cli.main import app
@@ -66,3 +70,58 @@ def test_a_pace_of_objects_alone_is_refused(run: CliRunner) -> None:
     done = run.invoke(app, ["reconcile", "--objects-every", "60"])
     assert done.exit_code == COULD_NOT
     assert "--objects-every goes with --every" in done.stderr
+
+
+def numbers(typed: typer.Typer, *words: str) -> Iterator[tuple[list[str], str, OptionInfo]]:
+    """Of each command its words and, for each of its options that is a number, name and rules."""
+    for group in typed.registered_groups:
+        assert group.typer_instance is not None
+        yield from numbers(group.typer_instance, *words, str(group.name))
+    for command in typed.registered_commands:
+        assert command.callback is not None
+        called = [*words, command.name or command.callback.__name__]
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            kind, *extras = get_args(hint) or (hint,)
+            if {int, float} & {kind, *get_args(kind)}:
+                (option,) = extras
+                yield called, (option.param_decls or [f"--{name.replace('_', '-')}"])[0], option
+
+
+NUMBERS = list(numbers(app))
+
+
+def test_the_numbers_are_found() -> None:
+    assert len(NUMBERS) > 20
+    assert (["dlq", "list"], "--older-than") in [(words, name) for words, name, _ in NUMBERS]
+
+
+@pytest.mark.parametrize(("words", "name", "option"), NUMBERS, ids=lambda one: str(one) if len(str(one)) < 40 else "")
+def test_every_number_of_a_command_has_a_least_and_a_most(
+    run: CliRunner, words: list[str], name: str, option: OptionInfo
+) -> None:
+    assert option.min is not None
+    assert option.max is not None
+    required = ["somebody"] if words in (["token"], ["why"]) else []
+    for wrong in ("inf", "nan", "1e300", str(option.min - 1), str(option.max + 1)):
+        done = run.invoke(app, [*words, *required, name, wrong])
+        assert (done.exit_code, done.stdout) == (2, ""), done.output
+        assert f"'{name}'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["reconcile", "--every", "60", "--dry-run"], "leave out --every"),
+        (["dlq", "redrive", "1", "--all", "--why", "mended"], "leave one of them out"),
+        (["chaos", "--json", "/nowhere/at/all.json"], "No such file"),
+        (["demo", "--json", "/"], "Is a directory"),
+        (["up", "--owner", "two\nlines"], "printable"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_a_call_that_means_two_things_or_nothing_is_refused_before_anything_begins(
+    run: CliRunner, command: list[str], says: str
+) -> None:
+    done = run.invoke(app, command)
+    assert done.exit_code == COULD_NOT
+    assert says in " ".join(done.stderr.replace("│", " ").split())

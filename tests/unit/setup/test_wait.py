@@ -63,8 +63,9 @@ def test_while_it_waits_it_ends_at_once_when_asked_to() -> None:
     assert time.monotonic() - began < 20
 
 
-def test_a_wrong_number_of_seconds_is_named() -> None:
-    process = start("json.tool", DARKROOM_WAIT_SECONDS="soon")
+@pytest.mark.parametrize("seconds", ["soon", "nan", "inf", "-1", "1e300"])
+def test_a_wrong_number_of_seconds_is_named(seconds: str) -> None:
+    process = start("json.tool", DARKROOM_WAIT_SECONDS=seconds)
     _, told = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "DARKROOM_WAIT_SECONDS: not a number of seconds" in told
+    assert "DARKROOM_WAIT_SECONDS: must be a number of seconds, 0 to 3600" in told
