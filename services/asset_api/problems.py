@@ -110,7 +110,7 @@ def unavailable(what: str) -> Problem:
     """Something that the API needs does not answer: trying again later with the same key is safe."""
     return Problem(
         Problems.UNAVAILABLE,
-        f"{what} Try again; with the same Idempotency-Key nothing is done twice.",
+        f"{what} Try again: the same request, with its Idempotency-Key if it has one, does nothing twice.",
         headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
     )
 

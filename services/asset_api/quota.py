@@ -24,7 +24,7 @@ from pymongo.write_concern import WriteConcern
 
 from asset_api.rounds import Rounds
 from darkroom.assets import Status, documents
-from darkroom.runtime.mongo import AsyncClient, Document
+from darkroom.runtime.mongo import AsyncClient, Document, timed_out
 
 COLLECTION = "owner_quota"
 INDEXES: tuple[tuple[list[tuple[str, int]], dict[str, Any]], ...] = (([("expire_at", 1)], {"expireAfterSeconds": 0}),)
@@ -139,7 +139,7 @@ class Quota:
         self._assets = client[database][documents.COLLECTION]
         self._limits = limits
         self._seconds = seconds
-        self._rounds: Rounds[str, str, None] = Rounds(self._decide, largest=BATCH)
+        self._rounds: Rounds[str, str, None] = Rounds(self._decide, largest=BATCH, is_outage=timed_out)
 
     async def ensure_indexes(self) -> None:
         """Create what is missing."""

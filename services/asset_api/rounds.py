@@ -26,8 +26,9 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
     """Rounds of each group, ``at_once`` of them at a time; groups do not wait for each other.
 
     ``serve`` gets a group and the items of one round in the order in which they came, and gives for each its result, or
-    the exception that is raised to the one who asked. What it raises itself is raised to all of the round. Whoever goes
-    away takes nobody's result along.
+    the exception that is raised to the one who asked. What it raises itself is raised to all of the round, and if it
+    ``is_outage`` to all who wait behind it: they would wait as long for the same. Whoever goes away takes nobody's
+    result along.
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
         *,
         largest: int = LARGEST,
         at_once: int = 1,
+        is_outage: Callable[[Exception], bool] = lambda _: False,
     ) -> None:
         self._serve = serve
+        self._is_outage = is_outage
         self._largest = largest
         self._at_once = at_once
         self._groups: dict[GroupT, _Group[ItemT, ResultT]] = {}
@@ -60,7 +63,7 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
     async def _run(self, group: GroupT, its: "_Group[ItemT, ResultT]") -> None:
         try:
             while batch := its.next(self._largest):
-                await self._round(group, batch)
+                await self._round(group, its, batch)
         finally:
             # From here to the end nothing else runs, so whoever comes next begins anew and waits for no round that is
             # over.
@@ -69,7 +72,12 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
                 del self._groups[group]
                 _tell_all(its.waiting, RoundBrokenOff("the rounds ended"))  # there are some only after a break
 
-    async def _round(self, group: GroupT, batch: Sequence[tuple[ItemT, asyncio.Future[ResultT]]]) -> None:
+    async def _round(
+        self,
+        group: GroupT,
+        its: "_Group[ItemT, ResultT]",
+        batch: Sequence[tuple[ItemT, asyncio.Future[ResultT]]],
+    ) -> None:
         results: Sequence[ResultT | BaseException]
         try:
             results = await self._serve(group, [item for item, _ in batch])
@@ -77,6 +85,8 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
                 raise ValueError(f"{len(results)} results for {len(batch)} items")  # noqa: TRY301 -- for all of them
         except Exception as error:  # noqa: BLE001 -- it is raised to everybody who waits, and none is left waiting
             _tell_all(batch, error)
+            if self._is_outage(error):
+                _tell_all(its.waiting, error)
             return
         except BaseException:
             # Not passed on as it is: a cancellation would look like one of each caller.

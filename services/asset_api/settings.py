@@ -86,7 +86,9 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings, HealthSetti
         le=2_592_000,
         description="how far back a stream goes on from; whoever was away longer reads anew",
     )
-    mongo_seconds: float = Field(default=5.0, gt=0, le=30, description="the longest that a request waits for MongoDB")
+    mongo_seconds: float = Field(
+        default=5.0, gt=0, le=30, description="the longest that a request waits for MongoDB, once its turn has come"
+    )
     mongo_connections: int = Field(
         default=32,
         ge=1,

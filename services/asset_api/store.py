@@ -1,6 +1,7 @@
 """The API's reads and writes in MongoDB. Every query names the owner."""
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ from asset_api.rounds import Rounds
 from darkroom import outbox
 from darkroom.assets import Asset, Change, Status, documents, from_document, guard, to_document, update
 from darkroom.outbox import rows
-from darkroom.runtime.mongo import TRANSACTION, AsyncClient, Document
+from darkroom.runtime.mongo import TRANSACTION, AsyncClient, Document, timed_out
 
 WRITE_CONFLICT = 112
 DUPLICATE_KEY = 11000
@@ -66,9 +67,12 @@ class AssetStore:
         self._seconds = seconds
         self._quota = quota
         self._turns = asyncio.Semaphore(at_once)
-        self._by_id: Rounds[str, str, Document | None] = Rounds(self._find_ids)
-        self._by_key: Rounds[str, str, Document | None] = Rounds(self._find_keys)
-        self._registrations: Rounds[None, Change, Document] = Rounds(self._register_all, at_once=REGISTERING)
+        self._no_answer_at = -math.inf
+        self._by_id: Rounds[str, str, Document | None] = Rounds(self._find_ids, is_outage=timed_out)
+        self._by_key: Rounds[str, str, Document | None] = Rounds(self._find_keys, is_outage=timed_out)
+        self._registrations: Rounds[None, Change, Document] = Rounds(
+            self._register_all, at_once=REGISTERING, is_outage=timed_out
+        )
         self._registering: dict[Hashable, asyncio.Task[Asset]] = {}
 
     async def ensure_indexes(self) -> None:
@@ -176,7 +180,7 @@ class AssetStore:
             try:
                 return await self._register_once(candidates)
             except Exception as error:
-                if isinstance(error, ConnectionFailure) or (isinstance(error, PyMongoError) and error.timeout):
+                if isinstance(error, ConnectionFailure) or timed_out(error):
                     raise
                 raise _OneIsInTheWay from error
 
@@ -247,15 +251,24 @@ class AssetStore:
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
         """One of the few that go to MongoDB at one time. The deadline of the call begins here: counted from its
-        arrival, most calls of a storm would have spent theirs in waiting for each other."""
+        arrival, most calls of a storm would have spent theirs in waiting for each other. In an outage nobody waits
+        longer than those before: whose turn comes after one of them got no answer has had it."""
+        loop = asyncio.get_running_loop()
+        came_at = loop.time()
         try:
             async with asyncio.timeout(TURN_SECONDS):
                 await self._turns.acquire()
         except TimeoutError:
             raise WaitQueueTimeoutError(f"no turn within {TURN_SECONDS:g} s") from None
         try:
+            if self._no_answer_at > came_at:
+                raise WaitQueueTimeoutError("MongoDB did not answer those before")
             with pymongo.timeout(self._seconds):
                 yield
+        except PyMongoError as error:
+            if timed_out(error) and not isinstance(error, WaitQueueTimeoutError):
+                self._no_answer_at = loop.time()
+            raise
         finally:
             self._turns.release()
 

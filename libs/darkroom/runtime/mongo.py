@@ -75,6 +75,11 @@ def _readable() -> Iterator[None]:
         raise StartRefused(f"DARKROOM_MONGO_URL: no connection string of MongoDB: {error}") from None
 
 
+def timed_out(error: Exception) -> bool:
+    """Whether MongoDB gave no answer in time."""
+    return isinstance(error, PyMongoError) and error.timeout
+
+
 def reason(error: PyMongoError) -> str:
     """What went wrong, without the driver's whole picture of all servers, which is long and says no more."""
     return str(error).split(", Topology Description:")[0][:500]

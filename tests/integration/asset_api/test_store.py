@@ -1,7 +1,9 @@
 """How often the store goes to MongoDB for one key, on a real replica set."""
 
 import asyncio
+import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -218,8 +220,8 @@ def test_who_waits_behind_slow_rounds_waits_not_for_ever(
 
     async def play() -> None:
         async with connect_async(mongo_url, appname=app) as client:
-            store = AssetStore(client=client, database=mongo_db.name, seconds=0.5)
-            with failing(mongo_db.client, "find", app=app, blockConnection=True, blockTimeMS=5000):
+            store = AssetStore(client=client, database=mongo_db.name, seconds=1.0)
+            with failing(mongo_db.client, "find", app=app, blockConnection=True, blockTimeMS=700):
                 tasks = []
                 for _ in range(3):
                     tasks.append(asyncio.create_task(store.by_id(owner_id="o", asset_id="a")))
@@ -229,6 +231,38 @@ def test_who_waits_behind_slow_rounds_waits_not_for_ever(
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(play())
+
+
+def test_in_an_outage_nobody_waits_for_those_before(mongo_url: str, mongo_db: Db) -> None:
+    """MongoDB gives no answer; hundreds ask, some for the same, more than there are turns: all are told in one time."""
+    app = f"outage-{mongo_db.name}"
+    seconds = 1.0
+
+    async def ask(ask: Callable[[], Awaitable[object]]) -> float:
+        began = time.monotonic()
+        with pytest.raises(PyMongoError) as refused:
+            await ask()
+        assert refused.value.timeout
+        return time.monotonic() - began
+
+    async def outage() -> list[float]:
+        async with connect_async(mongo_url, appname=app) as client:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=seconds, at_once=4)
+            await store.ping()
+            tasks = []
+            with failing(mongo_db.client, "find", app=app, blockConnection=True, blockTimeMS=4000):
+                for number in range(40):
+                    asked = (
+                        lambda: store.by_id(owner_id="o", asset_id="a"),
+                        lambda n=number: store.by_key(owner_id=f"o{n}", idempotency_key="k"),
+                        lambda: store.events_after(owner_id="o", asset_id="a", sequence=0, limit=1),
+                    )
+                    tasks += [asyncio.create_task(ask(one)) for one in asked]
+                    await asyncio.sleep(seconds / 50)
+                return await asyncio.gather(*tasks)
+
+    took = asyncio.run(outage())
+    assert max(took) < 1.6 * seconds
 
 
 def test_who_goes_away_takes_nobodys_answer_with_it(mongo_url: str, mongo_db: Db) -> None:

@@ -46,6 +46,35 @@ def test_the_first_goes_at_once_and_the_next_together_in_the_order_they_came() -
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("outage", [True, False])
+def test_whoever_waits_behind_an_outage_is_told_of_it_and_behind_another_failure_is_served(outage: bool) -> None:
+    async def play() -> None:
+        failed = asyncio.Event()
+        served: list[int] = []
+
+        async def serve(_: str, items: Sequence[int]) -> list[int | BaseException]:
+            if not failed.is_set():
+                await failed.wait()
+                raise TimeoutError("no answer")
+            served.extend(items)
+            return list(items)
+
+        rounds: Rounds[str, int, int] = Rounds(serve, is_outage=lambda _: outage)
+        tasks = [asyncio.create_task(rounds.ask("a", 0))]
+        await begun(*tasks)
+        tasks += [asyncio.create_task(rounds.ask("a", item)) for item in (1, 2)]
+        await begun(*tasks)
+        failed.set()
+        first, *others = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(first, TimeoutError)
+        assert [type(one) for one in others] == ([TimeoutError] * 2 if outage else [int] * 2)
+        # It is over when somebody asks again.
+        assert await rounds.ask("a", 9) == 9
+        assert served == ([9] if outage else [1, 2, 9])
+
+    asyncio.run(play())
+
+
 def test_as_many_rounds_run_at_once_as_may_and_none_is_forgotten_behind_them() -> None:
     async def play() -> None:
         served = Served()
