@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import httpx
 from fastapi import FastAPI
-from starlette.middleware.cors import CORSMiddleware
 
 from asset_api import problems
 from asset_api.auth import SecretKey, Tokens
 from asset_api.cloudfront import CloudFront
-from asset_api.edge import REQUEST_ID, Edge
+from asset_api.cors import Cors
+from asset_api.edge import Edge
 from asset_api.jwks import IssuerKeys, fetch_from
 from asset_api.life import life_router
 from asset_api.live import CONNECTION, Hub
@@ -113,21 +113,7 @@ def create_app(settings: Settings) -> FastAPI:
     problems.install(app)
     app.add_middleware(Edge, answered=metrics.answered)
     if settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=settings.cors_origins,
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=[
-                "Authorization",
-                "Content-Type",
-                "Idempotency-Key",
-                "If-None-Match",
-                "Last-Event-ID",
-                REQUEST_ID,
-            ],
-            expose_headers=["ETag", "Idempotency-Replayed", "Link", "Location", "Retry-After", REQUEST_ID],
-            max_age=600,
-        )
+        app.add_middleware(Cors, origins=settings.cors_origins)
     app.include_router(
         streams_router(hub=hub, store=store, tokens=tokens, heartbeat_seconds=settings.stream_heartbeat_seconds)
     )

@@ -112,6 +112,9 @@ class Connection(HttpToolsProtocol):
         """Of uvicorn, for what is no HTTP: its answer, but as a problem."""
         self._refuse(self._refusal or Problem(Problems.BAD_REQUEST, msg))
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Of uvicorn, which would advise to install what speaks WebSocket. Nothing here does: it is a plain request."""
+
     def _expect_head(self) -> None:
         self._late = self.loop.call_later(self.head_seconds / 2, self._half_late)
 

@@ -1,14 +1,18 @@
 """The page at ``/``: a few plain files as they are, and a policy that lets them talk to the API and to S3 alone."""
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from fastapi import APIRouter
-from starlette.responses import FileResponse, Response
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
 
+from asset_api.answers import entity_tag, unchanged
 from asset_api.presign import Presigner
 from asset_api.problems import Problem, Problems
 
+READING = ["GET", "HEAD"]
 FOLDER = Path(__file__).parent / "pages"
 FILES = {
     "app.css": "text/css",
@@ -32,20 +36,24 @@ def page_policy(origins: Iterable[str]) -> str:
 def page_router(*, presigner: Presigner) -> APIRouter:
     """``/`` and its files."""
     router = APIRouter(include_in_schema=False)
+    # A few kilobytes: served out of memory, and nothing of the disk can be asked for.
+    contents = {name: (FOLDER / name).read_bytes() for name in ("index.html", *FILES)}
+    tags = {name: entity_tag(hashlib.sha256(content).hexdigest()[:32]) for name, content in contents.items()}
 
-    @router.get("/")
+    @router.api_route("/", methods=READING)
     async def index() -> Response:
         policy = page_policy(await presigner.origins())
-        return FileResponse(FOLDER / "index.html", headers={"Content-Security-Policy": policy})
+        return HTMLResponse(contents["index.html"], headers={"Content-Security-Policy": policy})
 
-    @router.get("/favicon.ico")
-    async def favicon() -> Response:
-        return await file("favicon.svg")  # what browsers ask for that are not on the page, and tools
+    @router.api_route("/favicon.ico", methods=READING)
+    async def favicon(request: Request) -> Response:
+        return await file(request, "favicon.svg")  # what browsers ask for that are not on the page, and tools
 
-    @router.get("/pages/{name}")
-    async def file(name: str) -> Response:
+    @router.api_route("/pages/{name}", methods=READING)
+    async def file(request: Request, name: str) -> Response:
         if name not in FILES:
             raise Problem(Problems.NOT_FOUND, "There is nothing at this address.")
-        return FileResponse(FOLDER / name, media_type=FILES[name], headers={"Cache-Control": "no-cache"})
+        headers = {"Cache-Control": "no-cache", "ETag": tags[name]}
+        return unchanged(request, tags[name]) or Response(contents[name], media_type=FILES[name], headers=headers)
 
     return router

@@ -115,6 +115,12 @@ def unavailable(what: str) -> Problem:
     )
 
 
+def invalid(errors: Sequence[FieldError]) -> Problem:
+    """What breaks a rule, field by field."""
+    names = ", ".join(dict.fromkeys(one["field"] for one in errors[:5]))
+    return Problem(Problems.INVALID_REQUEST, f"Wrong: {names}.", errors=errors)
+
+
 def install(app: FastAPI) -> None:
     """Let every error that leaves a route, and the framework's own, end as a problem."""
 
@@ -132,10 +138,11 @@ def install(app: FastAPI) -> None:
     async def on_validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101 -- registered for this type alone
         found = [
-            {"field": ".".join(str(part) for part in one["loc"])[:100], "message": str(one["msg"])[:200]}
+            # Without where it stands (query, path), which the route says.
+            {"field": ".".join(str(part) for part in one["loc"][1:])[:100], "message": str(one["msg"])[:200]}
             for one in error.errors()
         ]
-        problem = Problem(Problems.INVALID_REQUEST, "Some parts of the request break a rule.", errors=found)
+        problem = invalid(found)
         return to_response(problem, request_id=_request_id(request))
 
     async def on_mongo(request: Request, error: Exception) -> Response:

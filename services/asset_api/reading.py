@@ -24,7 +24,7 @@ from asset_api.answers import (
 from asset_api.auth import Bearer, Caller, Scope, Tokens
 from asset_api.event_view import event_fields
 from asset_api.presign import Presigner
-from asset_api.problems import Problem, Problems
+from asset_api.problems import Problem, Problems, invalid
 from asset_api.requests import REFERENCE_SCHEMA, parse_reference
 from asset_api.store import AssetStore
 from asset_api.views import (
@@ -195,4 +195,4 @@ def _reference(given: str) -> str:
 
 
 def _wrong(field: str, message: str) -> Problem:
-    return Problem(Problems.INVALID_REQUEST, f"Wrong: {field}.", errors=[{"field": field, "message": message}])
+    return invalid([{"field": field, "message": message}])

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from asset_api.problems import Problem, Problems
+from asset_api.problems import Problem, Problems, invalid
 
 MAX_BODY_BYTES = 64 * 1024
 EXTENSIONS = {
@@ -195,8 +195,7 @@ def parse_upload(body: bytes, *, max_upload_bytes: int) -> UploadRequest:
             }
             for one in found
         ]
-        names = ", ".join(dict.fromkeys(one["field"] for one in errors[:5]))
-        raise Problem(Problems.INVALID_REQUEST, f"Wrong: {names}.", errors=errors) from None
+        raise invalid(errors) from None
 
 
 def parse_reference(given: str) -> str:

@@ -1,6 +1,7 @@
 """``POST /assets`` and the health of the service. What is read is in ``reading``, what comes after in ``life``."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -23,6 +24,8 @@ from asset_api.views import RegisteredView, registered_view
 from darkroom.contracts.ids import stream_event_id
 from darkroom.tracing import spans
 from darkroom.tracing.traceparent import of_asset, parse
+
+_OTHER_CHARSET = re.compile(r'\bcharset\s*+=\s*+(?!"?(?:utf-?8|us-ascii)\b)', re.IGNORECASE)
 
 
 def register_openapi(*, max_upload_bytes: int) -> dict[str, Any]:
@@ -114,10 +117,12 @@ def health_router(*, store: AssetStore) -> APIRouter:
     """``/healthz`` and ``/readyz``."""
     router = APIRouter(tags=["health"])
 
+    @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz", summary="Whether the process serves")
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz", summary="Whether MongoDB answers", responses=problems(503))
     async def readyz() -> dict[str, str]:
         try:
@@ -149,9 +154,15 @@ async def read_json(request: Request, *, seconds: float) -> bytes:
         Problem: 415, 413 or 408.
 
     """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise Problem(Problems.UNSUPPORTED_MEDIA_TYPE, "Send the body as Content-Type: application/json.")
+    media_type, _, parameters = request.headers.get("content-type", "").partition(";")
+    if media_type.strip().lower() != "application/json" or _OTHER_CHARSET.search(parameters):
+        raise Problem(Problems.UNSUPPORTED_MEDIA_TYPE, "Send the body as Content-Type: application/json, in UTF-8.")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise Problem(
+            Problems.UNSUPPORTED_MEDIA_TYPE,
+            "Send the body as it is, without a Content-Encoding.",
+            headers={"Accept-Encoding": "identity"},
+        )
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):

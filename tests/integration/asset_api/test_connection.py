@@ -143,3 +143,10 @@ def test_half_a_request_behind_a_stream_does_not_end_the_stream(hasty: Api, star
             return heard.count(b": alive") >= 3
 
         eventually(three_heartbeats, deadline=30, what="heartbeats")
+
+
+def test_an_upgrade_is_a_plain_request_and_nobody_is_advised_to_install_anything(hasty: Api, connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(HEALTH + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n")
+    assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert not [line for line in hasty.log.read_text().splitlines() if "upgrade" in line.lower()]

@@ -1,6 +1,7 @@
 """Every way to fail ends as a problem that tells nothing of the inside."""
 
 import asyncio
+import gzip
 import json
 import re
 from collections.abc import Callable
@@ -44,7 +45,7 @@ def test_unknown_addresses_and_methods(ask: Ask) -> None:
     assert said(answer) == (405, "method-not-allowed")
     assert answer.headers["allow"] == "GET, POST", "what every route at the path takes"
     assert ask("PUT", "/assets/5f0c8a4e-0000-0000-0000-000000000000").headers["allow"] == "DELETE, GET"
-    assert ask("POST", "/").headers["allow"] == "GET"
+    assert set(ask("POST", "/").headers["allow"].split(", ")) == {"GET", "HEAD"}
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/assets/"), ("GET", "/assets/x/events/"), ("GET", "/healthz/")])
@@ -78,6 +79,19 @@ def test_authentication_comes_before_everything(ask: Ask) -> None:
         ([("Idempotency-Key", "a")], json.dumps({**GOOD, "\udcff": 1}), (400, "malformed-body")),
         ([("Idempotency-Key", "a")], " " * (64 * 1024 + 1), (413, "body-too-large")),
         ([("Idempotency-Key", "a"), ("Content-Type", "text/plain")], "{}", (415, "unsupported-media-type")),
+        (
+            [("Idempotency-Key", "a"), ("Content-Type", 'application/json; charset="utf-16"')],
+            json.dumps(GOOD),
+            (415, "unsupported-media-type"),
+        ),
+        (
+            [("Idempotency-Key", "a"), ("Content-Encoding", "gzip")],
+            gzip.compress(json.dumps(GOOD).encode()),
+            (415, "unsupported-media-type"),
+        ),
+        # Refused for another reason: the media type is read.
+        ([("Idempotency-Key", "a"), ("Content-Type", "Application/JSON; charset=UTF-8")], "{", (400, "malformed-body")),
+        ([("Idempotency-Key", "a"), ("Content-Encoding", "identity")], "{", (400, "malformed-body")),
     ],
 )
 def test_a_refused_registration(
@@ -166,6 +180,21 @@ def test_only_named_origins_may_call(ask: Ask) -> None:
     assert allowed.headers["access-control-allow-origin"] == "https://app.example"
     refused = ask("OPTIONS", "/assets", headers={"Origin": "https://evil.example", **preflight})
     assert "access-control-allow-origin" not in refused.headers
+    assert refused.status_code == 400
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert refused.json()["type"] == "urn:darkroom:problem:bad-request"
+    assert "DARKROOM_CORS_ORIGINS" in refused.json()["detail"]
+
+
+def test_a_page_may_send_what_the_documents_ask_for_and_read_what_errors_say(ask: Ask) -> None:
+    origin = {"Origin": "https://app.example"}
+    asked = "authorization,content-type,idempotency-key,if-none-match,last-event-id,traceparent,tracestate,x-request-id"
+    headers = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked}
+    assert ask("OPTIONS", "/assets", headers=headers).status_code == 200
+    answer = ask("GET", "/assets", headers=origin)
+    exposed = {name.strip().lower() for name in answer.headers["access-control-expose-headers"].split(",")}
+    assert {"allow", "etag", "idempotency-replayed", "link", "location", "retry-after"} < exposed
+    assert {"www-authenticate", "x-request-id"} <= exposed & set(answer.headers)
 
 
 def test_the_page_lets_no_script_in_and_talks_to_s3_alone(ask: Ask) -> None:
@@ -181,7 +210,24 @@ def test_the_page_lets_no_script_in_and_talks_to_s3_alone(ask: Ask) -> None:
     imported = {name for file in FOLDER.glob("*.js") for name in re.findall(r'from "\./([^"]+)"', file.read_text())}
     assert named | imported == {file.name for file in FOLDER.iterdir()} - {"index.html"}
     for address in [f"/pages/{name}" for name in named | imported] + ["/favicon.ico"]:
-        assert ask("GET", address).status_code == 200
+        found = ask("GET", address)
+        assert found.status_code == 200
+        assert ask("GET", address, headers={"If-None-Match": found.headers["etag"]}).status_code == 304
+        assert ask("GET", address, headers={"If-None-Match": '"other"'}).content == found.content
+        # Nobody needs a part of a few kilobytes: the whole is the right answer to any Range.
+        assert ask("GET", address, headers={"Range": "bytes=zz-"}).content == found.content
+
+
+@pytest.mark.parametrize("path", ["/", "/favicon.ico", "/pages/app.js", "/healthz"])
+def test_what_tools_look_at_answers_head(ask: Ask, path: str) -> None:
+    assert ask("HEAD", path).status_code == 200
+
+
+def test_a_parameter_that_breaks_a_rule_is_named_as_it_is_sent(ask: Ask, token: str) -> None:
+    answer = ask("GET", "/assets?limit=0&status=NOPE", headers={"Authorization": f"Bearer {token}"})
+    assert said(answer) == (422, "invalid-request")
+    assert {one["field"] for one in answer.json()["errors"]} == {"limit", "status.0"}
+    assert answer.json()["detail"] == "Wrong: status.0, limit."
 
 
 def test_openapi_names_every_answer(ask: Ask) -> None:
