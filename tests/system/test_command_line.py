@@ -93,6 +93,7 @@ def up(tmp_path: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[str], Pat
         )
         started.append(process)
         assert process.stdout is not None
+        assert process.stdout.readline().startswith("Starting")
         for line in process.stdout:
             if "Ctrl-C ends everything" in line:
                 return process, data

@@ -21,7 +21,7 @@ from darkroom.cli.client import TERMINAL, Refused, Sent, Uploader
 from darkroom.cli.operation import JsonFile, between
 from darkroom.cli.photo import dusk
 from darkroom.cli.tail import Seen, Tail
-from darkroom.cli.up import describe, wait_for_interrupt
+from darkroom.cli.up import STARTING, describe, wait_for_interrupt
 from darkroom.contracts.events import EventType
 from darkroom.local.processes import ended_by_signals
 from darkroom.local.stack import start_stack
@@ -65,7 +65,7 @@ def demo(
     failed = True
     with ended_by_signals(), contextlib.suppress(KeyboardInterrupt), _folder(data) as folder:
         began = time.monotonic()
-        console.print("Starting MongoDB, Kafka, an AWS endpoint and the services …")
+        console.print(STARTING)
         with start_stack(folder, api_port=port) as stack:
             console.print(f"Everything is up after {time.monotonic() - began:.1f} s.\n", highlight=False)
             describe(console, stack, owner=OWNER)

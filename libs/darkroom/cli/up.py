@@ -20,6 +20,8 @@ from darkroom.local.processes import ended_by_signals
 from darkroom.local.stack import Stack, start_stack
 
 FOLDER = Path(".darkroom")
+STARTING = "Starting MongoDB, Kafka, an AWS endpoint and the services …"
+"""Said at once: it takes half a minute on a small machine, in which nothing else would be."""
 _LOOK_SECONDS = 0.5
 
 
@@ -37,6 +39,7 @@ def up(
     Servers named by DARKROOM_MONGO_URL, DARKROOM_KAFKA_BOOTSTRAP or AWS_ENDPOINT_URL are used instead of local ones.
     """
     console = Console()
+    console.print(STARTING)
     with (
         ended_by_signals(),
         contextlib.suppress(KeyboardInterrupt),
