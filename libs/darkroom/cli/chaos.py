@@ -19,11 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from darkroom.chaos import run as chaos_run
 from darkroom.chaos.faults import Fault
 from darkroom.chaos.run import Options, described_plan
-from darkroom.cli.operation import JsonFile, between
+from darkroom.cli.operation import JsonFile, between, fail
 from darkroom.local.errors import LocalServerError
 from darkroom.local.processes import ended_by_signals
 
-VIOLATED, COULD_NOT_RUN = 1, 2
+VIOLATED = 1
 COULD_NOT = (LocalServerError, PyMongoError, KafkaException, BotoCoreError, ClientError, HTTPError, TimeoutError)
 """What a server raises that did not start, or that is not well again at the end."""
 WIDTH_IN_A_FILE = 160
@@ -52,8 +52,7 @@ def chaos(
         with ended_by_signals(), _folder(data) as folder, _shown(console, options) as show:
             report = chaos_run.run(options, folder, on_progress=show)
     except COULD_NOT as error:
-        console.print(f"[bold red]Could not run:[/] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(COULD_NOT_RUN) from None
+        fail(str(error))
     console.print("\nThe schedule of this seed:")
     console.print(described_plan(chosen, minutes=minutes, only=options.only), highlight=False)
     report.show(console)

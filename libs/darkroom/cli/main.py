@@ -1,15 +1,14 @@
 """The ``darkroom`` command: one file a group of commands; this one puts them together."""
 
-import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 from confluent_kafka import KafkaException
-from rich.console import Console
 
 from darkroom.cli import dlq, reconcile, setup, status, sweep, token, verify, why
+from darkroom.cli.operation import fail
 from darkroom.local.errors import LocalServerError
 from darkroom.runtime.start import StartRefused
 
@@ -52,17 +51,15 @@ app.add_typer(dlq.app, name="dlq")
 
 
 def main() -> None:
-    """Run the command line; what stands in the way of a start is one message and exit code 1, not a traceback."""
+    """Run the command line; what stands in the way of a start is one message and exit code 2, not a traceback."""
     try:
         app()
     except (LocalServerError, StartRefused) as error:
-        _refuse(str(error))
+        fail(str(error))
     except KafkaException as error:
-        _refuse(f"Kafka (DARKROOM_KAFKA_BOOTSTRAP, DARKROOM_KAFKA_CONFIG): {error.args[0].str()}")
-
-
-def _refuse(reason: str) -> NoReturn:
-    console = Console(stderr=True)
-    console.print("[bold red]Cannot start:[/]", end=" ")
-    console.print(reason, highlight=False, soft_wrap=True, markup=False)
-    sys.exit(1)
+        fail(f"Kafka (DARKROOM_KAFKA_BOOTSTRAP, DARKROOM_KAFKA_CONFIG): {error.args[0].str()}")
+    except SystemExit as ended:
+        # A number is how a command ends; a sentence is why it did not begin.
+        if isinstance(ended.code, str):
+            fail(ended.code)
+        raise

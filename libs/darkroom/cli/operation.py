@@ -90,8 +90,11 @@ def installation() -> Iterator[Installation]:
 
 def fail(why: str) -> NoReturn:
     """End with exit code 2 and the reason on standard error."""
-    Console(stderr=True).print(f"[bold red]Could not run:[/] {why}", highlight=False, soft_wrap=True)
-    raise typer.Exit(COULD_NOT)
+    console = Console(stderr=True)
+    console.print("[bold red]Could not run:[/]", end=" ")
+    # As it is: what stands in brackets in somebody's message is no markup.
+    console.print(why, highlight=False, soft_wrap=True, markup=False)
+    raise SystemExit(COULD_NOT)
 
 
 def print_json(value: Any) -> None:

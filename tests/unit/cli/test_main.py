@@ -26,6 +26,6 @@ def test_operations_need_no_local_stack() -> None:
 def test_the_local_stack_names_what_it_needs() -> None:
     for command in ("up", "demo", "chaos"):
         shown = darkroom(command)
-        assert shown.returncode == 1
+        assert shown.returncode == 2
         assert f"`darkroom {command}` needs" in shown.stderr
         assert "pip install 'darkroom[local]'" in shown.stderr

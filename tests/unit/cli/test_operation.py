@@ -10,7 +10,7 @@ from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from darkroom.cli.main import app
-from darkroom.cli.operation import COULD_NOT, age, print_json
+from darkroom.cli.operation import COULD_NOT, age, fail, print_json
 
 COMMANDS = [
     ["status"],
@@ -125,3 +125,10 @@ def test_a_call_that_means_two_things_or_nothing_is_refused_before_anything_begi
     done = run.invoke(app, command)
     assert done.exit_code == COULD_NOT
     assert says in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_reason_is_told_as_it_is_whatever_stands_in_its_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        fail("refused [red]by[/nope] [errno 111]")
+    assert ended.value.code == COULD_NOT
+    assert "Could not run: refused [red]by[/nope] [errno 111]" in capsys.readouterr().err
