@@ -31,6 +31,7 @@ from darkroom.contracts.topics import Topics
 from darkroom.inbox import Inbox
 from darkroom.inbox.consumer import Delivery, Finished, OrderedConsumer, consumer_config
 from darkroom.inbox.keeper import LeaseKeeper
+from darkroom.life.objects import ObjectStore
 from darkroom.outbox import COLLECTION as OUTBOX
 from darkroom.outbox import to_row
 from darkroom.runtime import logging
@@ -82,6 +83,7 @@ def processor(db: Db, kafka: str, topics: Topics) -> Processor:
         rendering=Rendering(
             bucket=NoBucket(), decoder=NoDecoder(), specs=(), limits=Limits(), max_upload_bytes=1 << 30
         ),
+        originals=ObjectStore(None, bucket=BUCKET),
         dead_letters=DeadLetters(Producer(producer_config(kafka)), topic=topics.uploaded_dlq),
         max_attempts=5,
         backoff_seconds=1,

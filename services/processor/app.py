@@ -10,6 +10,7 @@ from darkroom.contracts.topics import DEAD_LETTER_BYTES, Topics
 from darkroom.inbox import Inbox
 from darkroom.inbox.consumer import Bounds, OrderedConsumer, consumer_config
 from darkroom.inbox.keeper import LeaseKeeper
+from darkroom.life.objects import ObjectStore
 from darkroom.metrics.consumption import ConsumptionMetrics
 from darkroom.metrics.registry import exposition, new_registry
 from darkroom.runtime import logging
@@ -74,8 +75,9 @@ def main() -> None:
         keeper = LeaseKeeper(inbox)
         stack.callback(keeper.close)
         store = Store(mongo, db, inbox)
+        s3 = s3_client(pool=settings.processor_slots + 4)
         bucket = Bucket(
-            s3_client(pool=settings.processor_slots + 4),
+            s3,
             name=settings.bucket,
             download_seconds=settings.download_seconds,
         )
@@ -106,6 +108,7 @@ def main() -> None:
                     rejected_originals=settings.rejected_originals,
                     classifier=_classifier(settings),
                 ),
+                originals=ObjectStore(s3, bucket=settings.bucket),
                 dead_letters=dead_letters,
                 max_attempts=settings.max_attempts,
                 backoff_seconds=settings.backoff_seconds,

@@ -7,7 +7,6 @@ from base64 import b64encode
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -18,18 +17,6 @@ LARGEST_CHUNK = 1024 * 1024
 """The same of a fast one: more bytes at a time cost less CPU."""
 FAST_SECONDS = 0.02
 """A chunk that came within so long is followed by one of twice its size."""
-
-REJECTED = {"Key": "darkroom-state", "Value": "rejected"}
-"""The tag by which a life-cycle rule finds rejected originals; deploy/aws/template.yaml has one."""
-
-
-class RejectedOriginals(StrEnum):
-    """What becomes of an original that can never be READY."""
-
-    KEEP = "keep"
-    TAG = "tag"
-    """It gets the tags `darkroom-state=rejected` and `darkroom-failure` with the failure's code."""
-    DELETE = "delete"
 
 
 class ObjectMissing(Exception):
@@ -149,28 +136,6 @@ class Bucket:
             raise StorageFailed(f"{error.operation_name} {key}: {_code(error)}") from error
         except (BotoCoreError, OSError) as error:
             raise StorageFailed(f"PUT {key}: {error}") from error
-
-    def reject(self, key: str, *, version_id: str | None, policy: RejectedOriginals, code: str) -> None:
-        """Do with a refused original what ``policy`` says. May be repeated.
-
-        Raises:
-            StorageFailed: the store did not do it.
-
-        """
-        version = {} if version_id is None else {"VersionId": version_id}
-        try:
-            match policy:
-                case RejectedOriginals.KEEP:
-                    pass
-                case RejectedOriginals.TAG:
-                    tags = {"TagSet": [REJECTED, {"Key": "darkroom-failure", "Value": code}]}
-                    self._client.put_object_tagging(Bucket=self.name, Key=key, Tagging=tags, **version)
-                case RejectedOriginals.DELETE:
-                    self._client.delete_object(Bucket=self.name, Key=key, **version)
-        except ClientError as error:
-            raise StorageFailed(f"{error.operation_name} {key}: {_code(error)}") from error
-        except (BotoCoreError, OSError) as error:
-            raise StorageFailed(f"{policy} {key}: {error}") from error
 
     def probe(self) -> None:
         """Ask the bucket whether it is there; whatever this raises means that S3 cannot be used now."""

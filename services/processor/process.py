@@ -29,6 +29,8 @@ from darkroom.inbox.consumer import Delivery, Finished, Later, Verdict
 from darkroom.inbox.keeper import LeaseKeeper
 from darkroom.inbox.outage import Outage, full_jitter, told, unreachable
 from darkroom.inbox.tracing import Handling, handling
+from darkroom.life.objects import ObjectStore, RemovalFailed
+from darkroom.life.rejected import RejectedOriginal
 from darkroom.tracing import spans
 from processor.dead_letters import DeadLetters
 from processor.imaging.failure import Cancelled, Rejected
@@ -77,6 +79,7 @@ class Processor:
     keeper: LeaseKeeper
     store: Store
     rendering: Rendering
+    originals: ObjectStore
     dead_letters: DeadLetters
     max_attempts: int
     backoff_seconds: float
@@ -256,17 +259,29 @@ class Processor:
             )
         except Rejected as rejected:
             failed = AssetFailed(failure=Failure(code=rejected.code, message=rejected.message))
-            with spans.span("finish", attributes={"darkroom.outcome": f"failed: {rejected.code}"}):
-                self.store.finish(self._change(job, started, failed), job.lease, outcome=f"failed: {rejected.code}")
+            original = self.rendering.rejected(asset, job.uploaded, rejected)
+            outcome = f"failed: {rejected.code}"
+            with spans.span("finish", attributes={"darkroom.outcome": outcome}):
+                ended = self._change(job, started, failed)
+                self.store.finish(ended, job.lease, outcome=outcome, original=original)
             self._count_failed(End.FAILED, rejected.code)
             log.info("asset_failed", code=rejected.code)
-            self.rendering.put_away(asset, job.uploaded, rejected)
+            if original is not None:
+                self._put_away(original)
             return Finished()
         with spans.span("finish", attributes={"darkroom.outcome": "ready"}):
             self.store.finish(self._change(job, started, ready), job.lease, outcome="ready")
         self.observer.ended(End.READY)
         log.info("asset_ready", attempts=job.lease.attempts)
         return Finished()
+
+    def _put_away(self, original: RejectedOriginal) -> None:
+        # Now that the asset is FAILED; before that, it might still be wanted. What is not done here a sweep does.
+        try:
+            self.originals.put_away(original)
+            self.store.put_away(original.asset_id)
+        except (RemovalFailed, PyMongoError) as error:
+            log.warning("rejected_original_left", policy=original.policy, error=str(error))
 
     def _started(self, job: "_Job", asset: Asset) -> Asset | None:
         """The asset PROCESSING this upload; None if it is another upload's, or past that."""

@@ -11,6 +11,7 @@ from darkroom.assets import Asset
 from darkroom.contracts.events import AssetReady, AssetUploaded, Original, Rendition
 from darkroom.contracts.failures import FailureCode
 from darkroom.inbox.outage import Outage
+from darkroom.life.rejected import RejectedOriginal, RejectedOriginals
 from darkroom.tracing import spans
 from processor.classifier import Classifier, ClassifierFailed, OnFailure, Picture
 from processor.imaging.failure import DecoderUnavailable, Rejected
@@ -21,7 +22,6 @@ from processor.objects import (
     DownloadRefused,
     Fetched,
     ObjectMissing,
-    RejectedOriginals,
     StorageFailed,
 )
 
@@ -103,16 +103,17 @@ class Rendering:
             labels=labels,
         )
 
-    def put_away(self, asset: Asset, uploaded: AssetUploaded, rejected: Rejected) -> None:
-        """Tag or delete the original, now that the asset is FAILED. Before that, it might still be wanted.
-
-        A crash or an outage right here leaves the original as it was, which harms nobody; it is not tried again.
-        """
-        policy = self.rejected_originals
-        try:
-            self.bucket.reject(asset.object_key, version_id=uploaded.version_id, policy=policy, code=rejected.code)
-        except StorageFailed as error:
-            log.warning("rejected_original_left", policy=policy, error=str(error))
+    def rejected(self, asset: Asset, uploaded: AssetUploaded, rejected: Rejected) -> RejectedOriginal | None:
+        """What is to become of an original once its asset is FAILED; None: nothing."""
+        if self.rejected_originals is RejectedOriginals.KEEP:
+            return None
+        return RejectedOriginal(
+            asset_id=asset.id,
+            object_key=asset.object_key,
+            version_id=uploaded.version_id,
+            policy=self.rejected_originals,
+            code=rejected.code,
+        )
 
     def _fetch(self, asset: Asset, uploaded: AssetUploaded, cancelled: threading.Event) -> Fetched:
         if uploaded.size == 0:

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
+from darkroom.life.rejected import RejectedOriginals
 from darkroom.runtime.settings import HealthSettings, KafkaSettings, LogSettings, MongoSettings, S3Settings
 from processor.classifier import OnFailure
 from processor.imaging.rendition import Limits, RenditionSpec, default_specs
-from processor.objects import RejectedOriginals
 
 MIB = 2**20
 

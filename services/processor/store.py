@@ -10,6 +10,8 @@ from pymongo.client_session import ClientSession
 from darkroom.assets import Asset, Change, from_document, guard, update
 from darkroom.assets.documents import COLLECTION as ASSETS
 from darkroom.inbox import Claim, Claimed, Inbox, Lease
+from darkroom.life import rejected
+from darkroom.life.rejected import RejectedOriginal
 from darkroom.outbox import COLLECTION as OUTBOX
 from darkroom.outbox import to_row
 from darkroom.outbox.rows import INDEXES
@@ -52,7 +54,8 @@ class Store:
     @staticmethod
     def indexes() -> dict[str, list[IndexModel]]:
         """What must exist before the first event."""
-        return {OUTBOX: [IndexModel(keys, **options) for keys, options in INDEXES], **Inbox.indexes()}
+        outbox = {OUTBOX: [IndexModel(keys, **options) for keys, options in INDEXES]}
+        return {**outbox, **Inbox.indexes(), **rejected.indexes()}
 
     def find(self, asset_id: str) -> Asset | None:
         """The asset, or None if nobody registered it."""
@@ -98,8 +101,9 @@ class Store:
 
         in_transaction(self.client, body, seconds=self.transaction_seconds)
 
-    def finish(self, change: Change, lease: Lease, *, outcome: str) -> None:
-        """Record how processing ended, and that its event is done: all of it, or nothing.
+    def finish(self, change: Change, lease: Lease, *, outcome: str, original: RejectedOriginal | None = None) -> None:
+        """Record how processing ended, that its event is done, and what is to become of an ``original`` that was
+        rejected: all of it, or nothing.
 
         Raises:
             LeaseLost: another worker took the event over.
@@ -110,6 +114,8 @@ class Store:
         def body(session: ClientSession) -> None:
             self.inbox.complete(lease, outcome=outcome, session=session)
             self._write(change, session)
+            if original is not None:
+                rejected.write_down(self.db, original, session)
 
         in_transaction(self.client, body, seconds=self.transaction_seconds)
 
@@ -127,6 +133,11 @@ class Store:
             self._write(change, session)
 
         in_transaction(self.client, body, seconds=self.transaction_seconds)
+
+    def put_away(self, asset_id: str) -> None:
+        """Record that what was to become of a rejected original is done."""
+        with pymongo.timeout(self.call_seconds):
+            rejected.strike_off(self.db, asset_id)
 
     def probe(self) -> None:
         """Ask the primary whether it is there; whatever this raises means that MongoDB cannot be used now."""

@@ -1,9 +1,13 @@
-"""The objects of an asset in the bucket, looked for and removed."""
+"""The objects of an asset in the bucket: looked for, put away and removed."""
 
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from darkroom.life.rejected import RejectedOriginal, RejectedOriginals
+
+REJECTED = {"Key": "darkroom-state", "Value": "rejected"}
+"""The tag by which a life-cycle rule finds rejected originals; deploy/aws/template.yaml has one."""
 AT_ONCE = 1000
 """Objects in one request: S3's limit."""
 
@@ -35,6 +39,30 @@ class ObjectStore:
         except BotoCoreError as error:
             raise RemovalFailed(f"HEAD {key}: {error}") from error
         return True
+
+    def put_away(self, original: RejectedOriginal) -> None:
+        """Do with a rejected original what is to become of it. May be repeated; one that is gone is put away.
+
+        Raises:
+            RemovalFailed: the store did not do it.
+
+        """
+        version = {} if original.version_id is None else {"VersionId": original.version_id}
+        named = {"Bucket": self._bucket, "Key": original.object_key, **version}
+        try:
+            match original.policy:
+                case RejectedOriginals.KEEP:
+                    pass
+                case RejectedOriginals.TAG:
+                    tags = [REJECTED, {"Key": "darkroom-failure", "Value": original.code}]
+                    self._client.put_object_tagging(**named, Tagging={"TagSet": tags})
+                case RejectedOriginals.DELETE:
+                    self._client.delete_object(**named)
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
+                raise RemovalFailed(f"{original.policy} {original.object_key}: {error}") from error
+        except BotoCoreError as error:
+            raise RemovalFailed(f"{original.policy} {original.object_key}: {error}") from error
 
     def remove_all(self, prefix: str) -> int:
         """Remove every version and every delete marker below the prefix, for good. Gives their number.

@@ -1,4 +1,4 @@
-"""One sweep: expire, purge, remove. Each step of each asset is one transaction, so a sweep may end anywhere.
+"""One sweep: expire, purge, put away, remove. Each step of each asset is one transaction, so a sweep may end anywhere.
 
 The event comes first and the objects go after it: what is told as purged may be in the bucket for a moment longer, but
 an asset that can be restored always has its pictures (I10). What is still to be removed is written down in the very
@@ -24,6 +24,7 @@ from darkroom.assets import Asset, Status, change, from_document, guard, update
 from darkroom.assets.documents import COLLECTION as ASSETS
 from darkroom.assets.documents import INDEXES as ASSET_INDEXES
 from darkroom.contracts.events import AssetExpired, AssetPurged, EventData
+from darkroom.life import rejected
 from darkroom.life.objects import ObjectStore, RemovalFailed
 from darkroom.outbox import COLLECTION as OUTBOX
 from darkroom.outbox import to_row
@@ -47,12 +48,14 @@ GoesOn = Callable[[], bool]
 
 @dataclass
 class Swept:
-    """What a sweep did. ``unseen``: uploads that are in the bucket and of which no event has come yet."""
+    """What a sweep did. ``unseen``: uploads that are in the bucket and of which no event has come yet; ``put_away``:
+    rejected originals that the processor did not come to tag or delete."""
 
     expired: int = 0
     purged: int = 0
     removed: int = 0
     unseen: int = 0
+    put_away: int = 0
     failed: int = 0
 
 
@@ -79,6 +82,7 @@ class Sweeper:
             ASSETS: [IndexModel(keys, **options) for keys, options in ASSET_INDEXES],
             OUTBOX: [IndexModel(keys, **options) for keys, options in OUTBOX_INDEXES],
             REMOVALS: [IndexModel([("due_at", 1)])],
+            **rejected.indexes(),
         }
 
     def run(self, stop: threading.Event | None = None) -> Swept | None:
@@ -101,6 +105,7 @@ class Sweeper:
             try:
                 self._expire(swept, goes_on)
                 self._purge(swept, goes_on)
+                self._put_away(swept, goes_on)
                 self._remove(swept, goes_on)
                 self.job.end(turn, result=vars(swept))
             except TurnLost as lost:
@@ -127,6 +132,19 @@ class Sweeper:
         for asset in self._older(Status.TRASHED, self.retention, swept, goes_on):
             if self._store(asset, AssetPurged(), first=timedelta(0), passes=2):
                 swept.purged += 1
+
+    def _put_away(self, swept: Swept, goes_on: GoesOn) -> None:
+        due = self.db[rejected.COLLECTION].find({"due_at": {"$lte": self._server_time()}})
+        for row in self._each(due, goes_on):
+            try:
+                self.objects.put_away(rejected.RejectedOriginal.from_row(row))
+            except RemovalFailed as error:
+                swept.failed += 1
+                log.warning("rejected_original_left", asset_id=row["_id"], reason=str(error))
+                self.db[rejected.COLLECTION].update_one({"_id": row["_id"]}, [{"$set": {"due_at": _in(AGAIN)}}])
+                continue
+            swept.put_away += 1
+            rejected.strike_off(self.db, row["_id"])
 
     def _remove(self, swept: Swept, goes_on: GoesOn) -> None:
         for row in self._each(self.db[REMOVALS].find({"due_at": {"$lte": self._server_time()}}), goes_on):

@@ -17,7 +17,8 @@ class SweeperMetrics:
     def __init__(self, registry: CollectorRegistry, *, last_end: Callable[[], datetime | None]) -> None:
         self._actions = Counter(
             "darkroom_sweeper_actions_total",
-            "Done to assets: expired, purged; objects: removed; left: unseen (uploads no event of which has come).",
+            "Done to assets: expired, purged; objects: removed, put_away (rejected, and no processor came to it); "
+            "left: unseen (uploads no event of which has come).",
             ["kind"],
             registry=registry,
         )
@@ -32,7 +33,7 @@ class SweeperMetrics:
             "When a sweep was last done, by whatever process, as Unix time; 0: never.",
             lambda: _moment(last_end()),
         )
-        for kind in ("expired", "purged", "removed", "unseen"):
+        for kind in ("expired", "purged", "removed", "unseen", "put_away"):
             self._actions.labels(kind)
 
     def swept(self, counts: Mapping[str, int] | None) -> None:

@@ -102,7 +102,7 @@ def test_an_upload_that_never_came_expires_after_its_time(world: World) -> None:
     busy, done = world.asset(processing(), age=90 * DAY), world.asset(processing(), failed(), age=90 * DAY)
     swept = world.sweeper.run()
     assert swept is not None
-    assert vars(swept) == {"expired": 1, "purged": 0, "removed": 0, "unseen": 0, "failed": 0}
+    assert vars(swept) == {"expired": 1, "purged": 0, "removed": 0, "unseen": 0, "put_away": 0, "failed": 0}
     assert [world.status(asset) for asset in (old, young, busy, done)] == [
         "EXPIRED",
         "UPLOADING",

@@ -18,6 +18,7 @@ from darkroom.contracts.events import AssetReady
 from darkroom.inbox import Claimed, Inbox
 from darkroom.inbox.consumer import Delivery
 from darkroom.inbox.keeper import LeaseKeeper
+from darkroom.life.objects import ObjectStore
 from darkroom.outbox import from_row, to_row
 from darkroom.runtime.kafka import producer_config
 from darkroom.runtime.mongo import connect, ensure_indexes
@@ -92,6 +93,11 @@ class World:
             headers=record.headers,
             owner=events.new_id(),
         )
+
+    def tags(self, asset: Asset) -> dict[str, str]:
+        """Of the original."""
+        found = self.s3.get_object_tagging(Bucket=self.bucket, Key=asset.object_key)["TagSet"]
+        return {tag["Key"]: tag["Value"] for tag in found}
 
     def asset(self, asset: Asset) -> Asset:
         found = self.db.assets.find_one({"_id": asset.id})
@@ -208,6 +214,7 @@ def world(
                 limits=Limits(),
                 max_upload_bytes=1_000_000,
             ),
+            originals=ObjectStore(s3, bucket=bucket),
             dead_letters=DeadLetters(producer, topic=topic_names("dlq"), seconds=5),
             max_attempts=3,
             backoff_seconds=60,

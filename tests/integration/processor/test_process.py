@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from datetime import timedelta
 from io import BytesIO
 from typing import Any
 
@@ -20,12 +21,16 @@ from darkroom.assets import to_document
 from darkroom.inbox import Claim, Claimed, Lease
 from darkroom.inbox.consumer import Finished, Later
 from darkroom.inbox.outage import Outage
+from darkroom.life.objects import ObjectStore, RemovalFailed
+from darkroom.life.rejected import COLLECTION, RejectedOriginal, RejectedOriginals
+from darkroom.life.sweep import Sweeper
 from darkroom.outbox import to_row
+from darkroom.runtime.leased import LeasedJob
 from processor.classifier import Classifier, OnFailure, Picture
 from processor.imaging.failure import DecoderUnavailable
 from processor.imaging.labels import NAMES
 from processor.imaging.pool import DecoderPool
-from processor.objects import Bucket, ObjectMissing, RejectedOriginals
+from processor.objects import Bucket, ObjectMissing
 from processor.store import Conflict, Store
 from support import events, pictures
 from support.eventually import eventually
@@ -118,10 +123,9 @@ def test_a_rejected_original_is_treated_by_policy(world: World, policy: Rejected
     assert failure.code == "unsupported_format"
     assert world.keys(asset) == (set() if policy is RejectedOriginals.DELETE else {"original.jpg"})
     if policy is not RejectedOriginals.DELETE:
-        found = world.s3.get_object_tagging(Bucket=world.bucket, Key=asset.object_key)["TagSet"]
-        tags = {tag["Key"]: tag["Value"] for tag in found}
         expected = {"darkroom-state": "rejected", "darkroom-failure": "unsupported_format"}
-        assert tags == (expected if policy is RejectedOriginals.TAG else {})
+        assert world.tags(asset) == (expected if policy is RejectedOriginals.TAG else {})
+    assert world.db[COLLECTION].count_documents({}) == 0
 
 
 def test_a_rejected_original_is_put_away_only_once_its_asset_is_failed(world: World) -> None:
@@ -146,10 +150,62 @@ def test_a_good_original_is_neither_tagged_nor_deleted(world: World) -> None:
         assert world.s3.get_object_tagging(Bucket=world.bucket, Key=asset.object_key)["TagSet"] == []
 
 
-def test_an_original_that_cannot_be_put_away_is_failed_all_the_same(world: World) -> None:
+class Dying(ObjectStore):
+    """A store whose user is gone, as after SIGKILL, before it is asked."""
+
+    def put_away(self, original: RejectedOriginal) -> None:
+        raise Crash(original.object_key)
+
+
+class Refusing(ObjectStore):
+    """S3, when it is out of order."""
+
+    def put_away(self, original: RejectedOriginal) -> None:
+        raise RemovalFailed(f"SlowDown: {original.object_key}")
+
+
+@pytest.mark.parametrize("policy", [RejectedOriginals.TAG, RejectedOriginals.DELETE])
+@pytest.mark.parametrize("store", [Dying, Refusing])
+def test_what_a_processor_did_not_live_to_put_away_a_sweep_does(
+    world: World, policy: RejectedOriginals, store: type[ObjectStore]
+) -> None:
+    asset = world.upload(b"no picture")
+    worker = replace(world.rendering(rejected_originals=policy), originals=store(world.s3, bucket=world.bucket))
+    with suppress(Crash):
+        worker(world.delivery(asset))
+    assert world.types(asset) == FAILED
+    assert world.tags(asset) == {}
+    sweeper = Sweeper(
+        client=world.db.client,
+        db=world.db,
+        objects=ObjectStore(world.s3, bucket=world.bucket),
+        job=LeasedJob(world.db, "sweep", 60),
+        uploading=timedelta(days=1),
+        retention=timedelta(days=30),
+    )
+    swept = sweeper.run()
+    assert swept is not None
+    assert swept.put_away == 0, "the processor has its own time for it"
+    world.db[COLLECTION].update_many({}, [{"$set": {"due_at": "$$NOW"}}])
+    # S3 does not do it at first: it is tried again.
+    swept = replace(sweeper, objects=Refusing(world.s3, bucket=world.bucket)).run()
+    assert swept is not None
+    assert (swept.put_away, swept.failed) == (0, 1)
+    world.db[COLLECTION].update_many({}, [{"$set": {"due_at": "$$NOW"}}])
+    swept = sweeper.run()
+    assert swept is not None
+    assert (swept.put_away, swept.failed) == (1, 0)
+    if policy is RejectedOriginals.DELETE:
+        assert world.keys(asset) == set()
+    else:
+        assert world.tags(asset) == {"darkroom-state": "rejected", "darkroom-failure": "unsupported_format"}
+    assert world.db[COLLECTION].count_documents({}) == 0
+
+
+def test_an_original_that_is_gone_is_put_away(world: World) -> None:
     asset = world.upload(b"no picture")
     delivery = world.delivery(asset)
-    # It disappears before it is tagged, which S3 refuses then.
+    # It disappears before it is tagged.
     gone, _ = world.with_decoder(
         before=lambda _: world.s3.delete_object(Bucket=world.bucket, Key=asset.object_key),
     )
@@ -159,6 +215,7 @@ def test_an_original_that_cannot_be_put_away_is_failed_all_the_same(world: World
     )
     assert world.types(asset) == FAILED
     assert world.row(delivery)["state"] == "COMPLETED"
+    assert world.db[COLLECTION].count_documents({}) == 0
 
 
 def test_labels_are_told_in_the_event_and_kept_with_the_asset(world: World) -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
+from darkroom.life.rejected import RejectedOriginals
 from darkroom.runtime.settings import load
 from processor.classifier import OnFailure
 from processor.imaging.rendition import Fit, Limits, OutputFormat, RenditionSpec, default_specs
-from processor.objects import RejectedOriginals
 from processor.settings import Settings
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
+from darkroom.life.objects import REJECTED
 from darkroom.local.deployment import VISIBILITY_TIMES_TIMEOUT, template_path
-from processor.objects import REJECTED
 from s3_bridge.notification import EXTENSIONS
 
 TEMPLATE: dict[str, Any] = yaml_parse(template_path().read_text(encoding="utf-8"))
@@ -86,7 +86,15 @@ def test_the_bucket_is_versioned_encrypted_private_and_outlives_the_stack() -> N
         ("OutboxRelayRole", set()),
         (
             "SweeperRole",
-            {"s3:GetObject", "s3:ListBucket", "s3:ListBucketVersions", "s3:DeleteObject", "s3:DeleteObjectVersion"},
+            {
+                "s3:GetObject",
+                "s3:ListBucket",
+                "s3:ListBucketVersions",
+                "s3:DeleteObject",
+                "s3:DeleteObjectVersion",
+                "s3:PutObjectTagging",
+                "s3:PutObjectVersionTagging",
+            },
         ),
         (
             "ReconcilerRole",
