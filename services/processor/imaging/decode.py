@@ -90,7 +90,8 @@ def decode(data: bytes, specs: Sequence[RenditionSpec], limits: Limits) -> Decod
             _check_survey(told, limits)
         box = (0.0, 0.0, float(stored_size[0]), float(stored_size[1]))
         if source is SourceFormat.JPEG:
-            _check_scans(data, limits)
+            if not _is_one_scan(picture, told):
+                _check_scans(data, limits)
             drafted = picture.draft(None, _enough_for(stored_size, specs))
             box = drafted[1] if drafted else box
         _load(picture)
@@ -172,6 +173,11 @@ def _check_survey(told: Survey, limits: Limits) -> None:
             FailureCode.TOO_MUCH_METADATA,
             f"{told.metadata_bytes} bytes of metadata; a picture may have {limits.max_metadata_bytes}",
         )
+
+
+def _is_one_scan(picture: ImageFile.ImageFile, told: Survey) -> bool:
+    """Whether the first scan has all components at once and their full precision: no decoder looks for another then."""
+    return "progressive" not in picture.info and told.first_scan == getattr(picture, "layers", None)
 
 
 def _check_scans(data: bytes, limits: Limits) -> None:

@@ -14,6 +14,8 @@ NAMES = ("dominant_colors", "thumbhash", "perceptual_hash", "has_alpha", "animat
 """The labels that every READY picture has."""
 
 _SQUARE_UP_TO = 1.05
+# Of 255: what is more transparent has no colour to speak of.
+_VISIBLE = 128
 _COLORS = 5
 _LEAST_SHARE = 0.05
 # Of a graphic's neighbouring pixels most are equal, of a photo's few, even after it was scaled down.
@@ -57,23 +59,23 @@ def _orientation(size: tuple[int, int]) -> str:
 def _dominant_colors(pixels: Image.Image) -> list[str]:
     """Up to five colours as #rrggbb, the most frequent first; each is a twentieth or more of what is visible."""
     tiny = pixels.resize((min(pixels.width, 32), min(pixels.height, 32)), Image.Resampling.BOX)
-    visible = [value[:3] for value in _values(tiny) if value[3] >= 128]
-    if not visible:
+    visible = tiny.convert("RGB") if _least(tiny.getchannel("A")) >= _VISIBLE else _only_visible(tiny)
+    if visible is None:
         return []
-    strip = Image.frombytes("RGB", (len(visible), 1), bytes(level for value in visible for level in value))
-    reduced = strip.quantize(_COLORS, Image.Quantize.MEDIANCUT)
+    reduced = visible.quantize(_COLORS, Image.Quantize.MEDIANCUT)
     palette = reduced.getpalette("RGB") or []
     counts = sorted(((count, at) for at, count in enumerate(reduced.histogram()) if count), reverse=True)
     return [
         "#{:02x}{:02x}{:02x}".format(*palette[3 * at : 3 * at + 3])
         for count, at in counts
-        if count >= _LEAST_SHARE * len(visible)
+        if count >= _LEAST_SHARE * visible.width * visible.height
     ]
 
 
-def _values(pixels: Image.Image) -> list[tuple[int, ...]]:
-    raw, width = pixels.tobytes(), len(pixels.getbands())
-    return [tuple(raw[at : at + width]) for at in range(0, len(raw), width)]
+def _only_visible(pixels: Image.Image) -> Image.Image | None:
+    raw = pixels.tobytes()
+    kept = [raw[at : at + 3] for at in range(0, len(raw), 4) if raw[at + 3] >= _VISIBLE]
+    return Image.frombytes("RGB", (len(kept), 1), b"".join(kept)) if kept else None
 
 
 def _perceptual_hash(pixels: Image.Image) -> str:

@@ -18,19 +18,21 @@ _GIF_EXTENSION, _GIF_IMAGE, _GIF_GRAPHIC_CONTROL = 0x21, 0x2C, b"\xf9"
 class Survey:
     """`frames`: pictures in the file, at least 1. `metadata_bytes`: EXIF, XMP, profiles, comments and the like.
 
-    `truncated`: the file (PNG, GIF) ends before its end marker, which Pillow does not notice.
+    `truncated`: the file (PNG, GIF) ends before its end marker, which Pillow does not notice. `first_scan`: how many
+    components the first scan of a JPEG has, 0 where there is none.
     """
 
     frames: int = 1
     metadata_bytes: int = 0
     truncated: bool = False
+    first_scan: int = 0
 
 
 def survey(source: SourceFormat, data: bytes) -> Survey:
     """Count frames and bytes of metadata. AVIF and HEIC are counted by their own reader when it opens the header."""
     match source:
         case SourceFormat.JPEG:
-            return Survey(metadata_bytes=_jpeg_metadata(data))
+            return _jpeg(data)
         case SourceFormat.PNG:
             return _png(data)
         case SourceFormat.WEBP:
@@ -41,17 +43,19 @@ def survey(source: SourceFormat, data: bytes) -> Survey:
             return Survey()
 
 
-def _jpeg_metadata(data: bytes) -> int:
-    """Bytes of APPn and COM segments before the first scan. Frames are not counted: MPO's first picture is the one."""
+def _jpeg(data: bytes) -> Survey:
+    """APPn and COM segments up to the first scan. Frames are not counted: MPO's first picture is the one."""
     total, at = 0, 2
     while True:
         # Decoders skip junk between segments, and fill bytes before a marker.
         at = data.find(b"\xff", at)
         if at < 0 or at + 4 > len(data):
-            return total
+            return Survey(metadata_bytes=total)
         marker = data[at + 1]
-        if marker in (_START_OF_SCAN, _END_OF_IMAGE):
-            return total
+        if marker == _START_OF_SCAN:
+            return Survey(metadata_bytes=total, first_scan=int.from_bytes(data[at + 4 : at + 5], "big"))
+        if marker == _END_OF_IMAGE:
+            return Survey(metadata_bytes=total)
         if marker == 0xFF or marker == 0 or 0xD0 <= marker <= 0xD8 or marker == 1:
             at += 1
             continue

@@ -291,6 +291,19 @@ def test_a_jpeg_made_of_scans_is_refused_before_they_are_decoded() -> None:
     assert made(pictures.many_scans_jpeg(400, 400, 50)).width == 400
 
 
+def test_of_a_jpeg_that_is_whole_after_one_scan_no_others_are_counted() -> None:
+    data = pictures.jpeg(64, 40)
+    begin = data.index(b"\xff\xda")
+    scan, end = data[begin:-2], data[-2:]
+    # What follows the picture is nobody's scan, as with the further pictures of a file.
+    assert made(data + scan * 500).width == 64
+    # No decoder comes as far as to a second scan, or else this would be slow.
+    assert refusal(data[:-2] + scan * 500 + end) is FailureCode.CORRUPT_OR_TRUNCATED
+    # A first scan of one component alone announces others.
+    alone = b"\xff\xda\0\x08\x01\x01\0\0\x3f\0"
+    assert refusal(data[:begin] + alone * 500 + end) is FailureCode.DECODE_TIMEOUT
+
+
 def test_the_ceilings_are_settings_and_pillows_own_has_no_say() -> None:
     assert refusal(pictures.jpeg(64, 40), Limits(max_pixels=2559)) is FailureCode.TOO_MANY_PIXELS
     assert refusal(pictures.jpeg(64, 40), Limits(max_side=63)) is FailureCode.TOO_MANY_PIXELS
