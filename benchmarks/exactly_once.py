@@ -59,14 +59,19 @@ class NoBucket(Bucket):
     def fetch(
         self, key: str, *, version_id: str | None, size: int, cancelled: threading.Event, hashed: bool = False
     ) -> Fetched:
-        return Fetched(b"", "etag", version_id, None)
+        return Fetched([b""], "etag", version_id, None)
 
 
 class NoDecoder:
     """An image step that does nothing."""
 
     def render(
-        self, data: bytes, specs: Sequence[RenditionSpec], limits: Limits, *, cancelled: threading.Event | None = None
+        self,
+        data: Sequence[bytes],
+        specs: Sequence[RenditionSpec],
+        limits: Limits,
+        *,
+        cancelled: threading.Event | None = None,
     ) -> Rendered:
         return Rendered(format=SourceFormat.JPEG, width=1, height=1, renditions=())
 

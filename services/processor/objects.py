@@ -4,7 +4,7 @@ import hashlib
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -41,9 +41,9 @@ class CalledOff(Exception):
 
 @dataclass(frozen=True)
 class Fetched:
-    """An original as it was read; its SHA-256 in base64, if that was asked for."""
+    """An original as it was read, in pieces; its SHA-256 in base64, if that was asked for."""
 
-    data: bytes
+    chunks: Sequence[bytes]
     etag: str
     version_id: str | None
     sha256: str | None
@@ -94,11 +94,10 @@ class Bucket:
             raise _translated(error) from error
         except (BotoCoreError, OSError) as error:
             raise StorageFailed(f"GET {key}: {error}") from error
-        data = b"".join(chunks)
-        if len(data) != size:
-            raise StorageFailed(f"GET {key}: the connection ended after {len(data)} of {size} bytes")
+        if (read := sum(map(len, chunks))) != size:
+            raise StorageFailed(f"GET {key}: the connection ended after {read} of {size} bytes")
         sha256 = None if digest is None else b64encode(digest.digest()).decode()
-        return Fetched(data, answer["ETag"].strip('"'), _version(answer.get("VersionId")), sha256)
+        return Fetched(chunks, answer["ETag"].strip('"'), _version(answer.get("VersionId")), sha256)
 
     def store(self, key: str, data: bytes, *, content_type: str, still_ours: Callable[[], None]) -> None:
         """Write a rendition once.

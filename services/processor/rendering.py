@@ -29,10 +29,15 @@ log = structlog.get_logger()
 
 
 class Decoder(Protocol):
-    """Turns a picture's bytes into renditions, where a hostile picture can harm nobody."""
+    """Turns a picture's bytes, in pieces, into renditions, where a hostile picture can harm nobody."""
 
     def render(
-        self, data: bytes, specs: Sequence[RenditionSpec], limits: Limits, *, cancelled: threading.Event | None = None
+        self,
+        data: Sequence[bytes],
+        specs: Sequence[RenditionSpec],
+        limits: Limits,
+        *,
+        cancelled: threading.Event | None = None,
     ) -> Rendered: ...
 
     def probe(self, *, cancelled: threading.Event | None = None) -> None:
@@ -76,8 +81,8 @@ class Rendering:
         """
         try:
             original = self._fetch(asset, uploaded, cancelled)
-            with spans.span("decode", attributes={"darkroom.bytes": len(original.data)}):
-                rendered = self.decoder.render(original.data, self.specs, self.limits, cancelled=cancelled)
+            with spans.span("decode", attributes={"darkroom.bytes": asset.size}):
+                rendered = self.decoder.render(original.chunks, self.specs, self.limits, cancelled=cancelled)
             labels = self._classify(asset, rendered)
             renditions = tuple(self._store(asset, made, cancelled, still_ours) for made in rendered.renditions)
         except ObjectMissing as error:
@@ -94,7 +99,7 @@ class Rendering:
             original=Original(
                 etag=original.etag,
                 version_id=original.version_id,
-                size=len(original.data),
+                size=asset.size,
                 width=rendered.width,
                 height=rendered.height,
                 format=rendered.format,

@@ -19,6 +19,8 @@ from processor.imaging.failure import Rejected
 from processor.imaging.rendition import Limits, Rendered, RenditionSpec
 
 _NOTICE_SECONDS = 0.05
+# Less than any system's IOV_MAX.
+_PIECES_AT_ONCE = 64
 
 # Isolated from the environment and the current folder, and without the site module (a third of the start-up time): the
 # two source roots that are needed come as arguments.
@@ -84,7 +86,7 @@ class Child:
 
     def render(
         self,
-        data: bytes,
+        data: bytes | Sequence[bytes],
         specs: Sequence[RenditionSpec],
         limits: Limits,
         *,
@@ -144,15 +146,16 @@ class Child:
     def _send(self, unsent: list[memoryview]) -> bool:
         """Write as much as the pipe takes; False when there is nothing more to write."""
         try:
-            written = os.write(self._to, unsent[0][: wire.PIECE_BYTES])
+            written = os.writev(self._to, unsent[:_PIECES_AT_ONCE])
         except BlockingIOError:
             return True
         except BrokenPipeError:
             # The end of its output says how it ended.
             return False
-        unsent[0] = unsent[0][written:]
-        if not unsent[0]:
-            unsent.pop(0)
+        while unsent and written >= len(unsent[0]):
+            written -= len(unsent.pop(0))
+        if written:
+            unsent[0] = unsent[0][written:]
         return bool(unsent)
 
     def _receive(self) -> bytes:

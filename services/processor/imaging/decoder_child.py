@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import time
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
 
 from PIL import Image, ImageChops, ImageCms, ImageColor, ImageFilter, ImagePalette, TiffImagePlugin
@@ -48,10 +48,11 @@ def main(arguments: list[str]) -> int:
     _warm_up()
     shut_in()
     _write(replies, wire.ready())
-    while (prefix := _read(jobs, wire.PREFIX.size)) is not None:
+    while len(prefix := jobs.read(wire.PREFIX.size)) == wire.PREFIX.size:
         head_length, data_length = wire.PREFIX.unpack(prefix)
-        head, data = _read(jobs, head_length), _read(jobs, data_length)
-        if head is None or data is None:
+        # Each in one piece of memory: a buffered reader fills it in place.
+        head, data = jobs.read(head_length), jobs.read(data_length)
+        if len(head) + len(data) < head_length + data_length:
             return 0
         _limit_cpu(cpu_seconds)
         if not _serve(head, data, replies):
@@ -72,9 +73,9 @@ def _serve(head: bytes, data: bytes, replies: int) -> bool:
     return True
 
 
-def _take_over_pipes() -> tuple[int, int]:
+def _take_over_pipes() -> tuple[BufferedReader, int]:
     """Keep the pipes for jobs and replies; what a library prints must not end up between replies."""
-    jobs, replies = os.dup(0), os.dup(1)
+    jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(nowhere, descriptor)
@@ -146,18 +147,6 @@ def _limit_cpu(seconds: int) -> None:
     """Let the kernel end this process after so many more seconds of CPU. The limit counts from the process's start."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, hard))
-
-
-def _read(descriptor: int, length: int) -> bytes | None:
-    """Exactly `length` bytes, or None at the end of the input."""
-    pieces, missing = [], length
-    while missing:
-        piece = os.read(descriptor, min(missing, wire.PIECE_BYTES))
-        if not piece:
-            return None
-        pieces.append(piece)
-        missing -= len(piece)
-    return b"".join(pieces)
 
 
 def _write(descriptor: int, pieces: list[bytes]) -> None:

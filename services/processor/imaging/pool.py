@@ -17,7 +17,7 @@ from processor.imaging.rendition import Limits, Rendered, RenditionSpec
 log = logging.getLogger(__name__)
 
 # How soon a waiting call notices that it was cancelled or that the pool was closed.
-_NOTICE_SECONDS = 0.05
+_NOTICE_SECONDS = 0.2
 # How soon a child that somebody else killed while it was idle is reaped and replaced.
 _PATROL_SECONDS = 1.0
 # An outside kill (the machine out of memory) says little about the picture; the second death on it does.
@@ -81,13 +81,13 @@ class DecoderPool:
 
     def render(
         self,
-        data: bytes,
+        data: bytes | Sequence[bytes],
         specs: Sequence[RenditionSpec],
         limits: Limits,
         *,
         cancelled: threading.Event | None = None,
     ) -> Rendered:
-        """Render in the next free child; blocks until there is one.
+        """Render in the next free child; blocks until there is one. ``data`` is the file, perhaps in pieces.
 
         Raises Rejected when the picture is at fault, Cancelled soon after `cancelled` was set (the child is killed),
         and DecoderUnavailable when the pool is closed or no child starts.

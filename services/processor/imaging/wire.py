@@ -16,7 +16,7 @@ PREFIX = struct.Struct(">IQ")
 """Bytes of the head, then bytes of the payload."""
 MAX_HEAD_BYTES = 256 * 1024
 PIECE_BYTES = 2**20
-"""What is written to a pipe or read from it at once: as much as one is asked to hold."""
+"""What a pipe is asked to hold, and as much is read from one at once."""
 
 
 class Malformed(Exception):
@@ -29,8 +29,9 @@ def frame(head: dict[str, Any], *payload: bytes) -> list[bytes]:
     return [PREFIX.pack(len(encoded), sum(map(len, payload))) + encoded, *payload]
 
 
-def job(data: bytes, specs: Sequence[RenditionSpec], limits: Limits) -> list[bytes]:
-    return frame({"specs": [asdict(spec) for spec in specs], "limits": asdict(limits)}, data)
+def job(data: bytes | Sequence[bytes], specs: Sequence[RenditionSpec], limits: Limits) -> list[bytes]:
+    pieces = [data] if isinstance(data, bytes) else data
+    return frame({"specs": [asdict(spec) for spec in specs], "limits": asdict(limits)}, *pieces)
 
 
 def read_job(head: dict[str, Any]) -> tuple[list[RenditionSpec], Limits]:

@@ -446,6 +446,13 @@ def test_a_child_imports_pillow_and_this_package_only() -> None:
     assert shown.stdout.split() == ["PIL", "__main__", "darkroom", "processor"]
 
 
+def test_a_picture_may_come_in_pieces(pool: DecoderPool) -> None:
+    data = pictures.jpeg(3000, 2000)
+    for size in (7, 16 * 2**10, 2**20):
+        pieces = [data[at : at + size] for at in range(0, len(data), size)]
+        assert pool.render(pieces, SPECS, LIMITS) == render(data, SPECS, LIMITS)
+
+
 def test_heic_is_decoded_in_a_child_too(pool: DecoderPool) -> None:
     data = pictures.heic(pictures.quarters(600, 300))
     assert pool.render(data, SPECS, LIMITS) == render(data, SPECS, LIMITS)

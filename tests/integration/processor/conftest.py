@@ -50,7 +50,12 @@ class Hooked:
     calls: int = 0
 
     def render(
-        self, data: bytes, specs: Sequence[RenditionSpec], limits: Limits, *, cancelled: threading.Event | None = None
+        self,
+        data: Sequence[bytes],
+        specs: Sequence[RenditionSpec],
+        limits: Limits,
+        *,
+        cancelled: threading.Event | None = None,
     ) -> Rendered:
         self.calls += 1
         self.before(cancelled)
