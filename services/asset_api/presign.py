@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 from asset_api.cloudfront import CloudFront
 from asset_api.errors import CannotSign
 from asset_api.filenames import attachment
-from asset_api.signer import Signer
 from darkroom.assets import Asset
 from darkroom.runtime.s3 import s3_client
+from darkroom.runtime.signer import Signer
 from darkroom.runtime.start import StartRefused
 
 _SIGNED_HEADERS = re.compile(r"[?&]X-Amz-SignedHeaders=([^&]*)")

@@ -17,13 +17,15 @@ from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
 from darkroom.runtime.kafka import configured, producer_config
 from darkroom.runtime.mongo import check_replica_set, close, connect, ensure_indexes, required
-from darkroom.runtime.s3 import s3_client
+from darkroom.runtime.s3 import aws_session, s3_client
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
+from darkroom.runtime.signer import Signer
 from darkroom.runtime.tracing import tracing
 from processor import classifier
 from processor.classifier import Classifier
 from processor.dead_letters import DeadLetters
+from processor.direct import Direct
 from processor.imaging.pool import DecoderPool
 from processor.metrics import ProcessorMetrics
 from processor.objects import Bucket
@@ -75,11 +77,13 @@ def main() -> None:
         keeper = LeaseKeeper(inbox)
         stack.callback(keeper.close)
         store = Store(mongo, db, inbox)
-        s3 = s3_client(pool=settings.processor_slots + 4)
+        session = aws_session()
+        s3 = s3_client(pool=settings.processor_slots + 4, session=session)
         bucket = Bucket(
             s3,
             name=settings.bucket,
             download_seconds=settings.download_seconds,
+            direct=Direct(s3, signer=Signer(client=s3, session=session, bucket=settings.bucket)),
         )
         with configured():
             producer = Producer(

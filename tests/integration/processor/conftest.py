@@ -23,7 +23,9 @@ from darkroom.outbox import from_row, to_row
 from darkroom.runtime.kafka import producer_config
 from darkroom.runtime.mongo import connect, ensure_indexes
 from darkroom.runtime.s3 import s3_client
+from darkroom.runtime.signer import Signer
 from processor.dead_letters import DeadLetters
+from processor.direct import Direct
 from processor.imaging.pool import DecoderPool
 from processor.imaging.rendition import Limits, Rendered, RenditionSpec
 from processor.objects import Bucket
@@ -185,6 +187,11 @@ def s3_at(endpoint: str, **options: Any) -> Any:
     return s3_client(endpoint_url=endpoint, session=session, attempts=1, **options)
 
 
+def direct_at(client: Any, bucket: str) -> Direct:
+    session = boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1")
+    return Direct(client, signer=Signer(client=client, session=session, bucket=bucket))
+
+
 @pytest.fixture(scope="session")
 def s3(aws_endpoint: str) -> Iterator[Any]:
     made = s3_at(aws_endpoint)
@@ -213,7 +220,7 @@ def world(
             keeper=keeper,
             store=Store(client, db, inbox, call_seconds=1.0),
             rendering=Rendering(
-                bucket=Bucket(s3, name=bucket, download_seconds=10),
+                bucket=Bucket(s3, name=bucket, download_seconds=10, direct=direct_at(s3, bucket)),
                 decoder=pool,
                 specs=SPECS,
                 limits=Limits(),

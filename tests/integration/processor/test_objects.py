@@ -13,6 +13,7 @@ import pytest
 from botocore.response import StreamingBody
 
 from darkroom.inbox import LeaseLost
+from darkroom.runtime.signer import Signer
 from processor.objects import (
     CHUNK,
     LARGEST_CHUNK,
@@ -23,7 +24,7 @@ from processor.objects import (
     StorageFailed,
 )
 
-from .conftest import s3_at
+from .conftest import direct_at, s3_at
 
 NEVER = threading.Event()
 
@@ -32,9 +33,14 @@ def nothing() -> None:
     """The lease is still ours."""
 
 
-@pytest.fixture
-def store(s3: Any, bucket: str) -> Bucket:
-    return Bucket(s3, name=bucket, download_seconds=5)
+@pytest.fixture(params=["direct", "by botocore"])
+def store(request: pytest.FixtureRequest, s3: Any, bucket: str) -> Bucket:
+    direct = direct_at(s3, bucket) if request.param == "direct" else None
+    return Bucket(s3, name=bucket, download_seconds=5, direct=direct)
+
+
+class Deaf:
+    """A client that must not be asked."""
 
 
 def written(s3: Any, bucket: str, key: str = "k") -> bytes:
@@ -142,8 +148,9 @@ def answering(write: Callable[[Any], object]) -> Iterator[str]:
 
 def fetch_from(endpoint: str, *, seconds: float, read_timeout: float = 5.0) -> None:
     client = s3_at(endpoint, read_timeout=read_timeout)
+    bucket = Bucket(client, name="b", download_seconds=seconds, direct=direct_at(client, "b"))
     try:
-        Bucket(client, name="b", download_seconds=seconds).fetch("k", version_id=None, size=3 * 2**20, cancelled=NEVER)
+        bucket.fetch("k", version_id=None, size=3 * 2**20, cancelled=NEVER)
     finally:
         client.close()
 
@@ -210,3 +217,64 @@ def test_the_digest_is_that_of_all_bytes(store: Bucket, s3: Any, bucket: str, si
     assert b"".join(fetched.chunks) == data
     assert fetched.sha256 == b64encode(sha256(data).digest()).decode()
     assert store.fetch("k", version_id=None, size=size, cancelled=NEVER).sha256 is None
+
+
+def test_what_succeeds_at_once_does_not_go_through_botocore(s3: Any, bucket: str) -> None:
+    store = Bucket(Deaf(), name=bucket, download_seconds=5, direct=direct_at(s3, bucket))
+    store.store("k", b"bytes", content_type="image/jpeg", still_ours=nothing)
+    fetched = store.fetch("k", version_id=None, size=5, cancelled=NEVER, hashed=True)
+    assert b"".join(fetched.chunks) == b"bytes"
+    head = s3.head_object(Bucket=bucket, Key="k", ChecksumMode="ENABLED")
+    assert fetched.etag == head["ETag"].strip('"')
+    assert head["ChecksumSHA256"] == fetched.sha256
+    assert (head["ContentType"], head["CacheControl"]) == ("image/jpeg", "private, max-age=31536000, immutable")
+
+
+def test_bytes_that_are_not_those_of_the_checksum_are_not_written(s3: Any, bucket: str) -> None:
+    direct = direct_at(s3, bucket)
+    other = b64encode(sha256(b"other").digest()).decode()
+    assert not direct.put("k", b"bytes", content_type="image/jpeg", cache_control="private", sha256=other)
+    assert "Contents" not in s3.list_objects_v2(Bucket=bucket)
+
+
+def test_an_answer_that_was_lost_is_no_second_write(s3: Any, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    direct = direct_at(s3, bucket)
+    put = direct.put
+
+    def lost(*args: Any, **given: Any) -> bool:
+        assert put(*args, **given)
+        return False
+
+    monkeypatch.setattr(direct, "put", lost)
+    store = Bucket(s3, name=bucket, download_seconds=5, direct=direct)
+    store.store("k", b"bytes", content_type="image/jpeg", still_ours=nothing)
+    assert len(s3.list_object_versions(Bucket=bucket)["Versions"]) == 1
+
+
+def test_a_store_that_takes_no_signed_urls_is_asked_by_botocore_from_then_on(
+    s3: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed: list[str] = []
+    sign = Signer.url
+
+    def spoilt(*args: Any, **given: Any) -> str:
+        signed.append(sign(*args, **given))
+        return signed[-1] + "0"
+
+    monkeypatch.setattr(Signer, "url", spoilt)
+    store = Bucket(s3, name=bucket, download_seconds=5, direct=direct_at(s3, bucket))
+    for number in range(3):
+        store.store(f"{number}", b"bytes", content_type="image/jpeg", still_ours=nothing)
+        assert b"".join(store.fetch(f"{number}", version_id=None, size=5, cancelled=NEVER).chunks) == b"bytes"
+    assert len(signed) == 1
+
+
+def test_a_store_out_of_reach_is_told_as_botocore_tells_it() -> None:
+    client = s3_at("http://127.0.0.1:9", connect_timeout=1)
+    store = Bucket(client, name="b", download_seconds=5, direct=direct_at(client, "b"))
+    with pytest.raises(StorageFailed, match="Could not connect"):
+        store.fetch("k", version_id=None, size=5, cancelled=NEVER)
+    with pytest.raises(StorageFailed, match="Could not connect"):
+        store.store("k", b"bytes", content_type="image/jpeg", still_ours=nothing)
+    client.close()

@@ -36,7 +36,7 @@ from support import events, pictures
 from support.eventually import eventually
 from support.faults import failing
 
-from .conftest import PICTURE, Crash, World, s3_at
+from .conftest import PICTURE, Crash, World, direct_at, s3_at
 
 READY = ["Registered", "Processing", "Ready"]
 FAILED = ["Registered", "Processing", "Failed"]
@@ -301,7 +301,9 @@ def test_an_object_that_appears_late_becomes_ready(world: World) -> None:
 def test_an_outage_of_s3_costs_no_attempt(world: World) -> None:
     dead = s3_at("http://127.0.0.1:9", connect_timeout=1)
     asset = world.upload()
-    cut_off = world.rendering(bucket=Bucket(dead, name=world.bucket, download_seconds=5))
+    cut_off = world.rendering(
+        bucket=Bucket(dead, name=world.bucket, download_seconds=5, direct=direct_at(dead, world.bucket))
+    )
     for _ in range(5):
         # Each time another process, as when they are restarted during the outage.
         delivery = world.delivery(asset)

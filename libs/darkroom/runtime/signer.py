@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import structlog
 
-from asset_api.sigv4 import ALGORITHM, Credentials, Place, presign
+from darkroom.runtime.sigv4 import ALGORITHM, Credentials, Place, presign
 
 log = structlog.get_logger()
 
@@ -15,12 +15,14 @@ _METHODS = {"put_object": "PUT", "get_object": "GET"}
 _HEADERS = {
     "ContentType": "content-type",
     "ContentLength": "content-length",
+    "CacheControl": "cache-control",
     "IfNoneMatch": "if-none-match",
     "ChecksumSHA256": "x-amz-checksum-sha256",
 }
 _QUERY = {
     "ResponseContentType": "response-content-type",
     "ResponseContentDisposition": "response-content-disposition",
+    "VersionId": "versionId",
 }
 _SAMPLE = "assets/sample"
 
@@ -70,6 +72,7 @@ class Signer:
             "Key": _SAMPLE,
             "ContentType": "image/jpeg",
             "ContentLength": 1,
+            "CacheControl": "private",
             "IfNoneMatch": "*",
             "ChecksumSHA256": "x",
         }

@@ -11,8 +11,8 @@ from botocore.config import Config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asset_api.signer import Signer
-from asset_api.sigv4 import Credentials, Place, presign
+from darkroom.runtime.signer import Signer
+from darkroom.runtime.sigv4 import Credentials, Place, presign
 
 KEYS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=40).filter(
     lambda key: not key.startswith("/") and "//" not in key and all(part not in (".", "..") for part in key.split("/"))
@@ -64,20 +64,22 @@ def test_a_put_is_signed_as_botocore_does(
         Key=key,
         ContentType=kind,
         ContentLength=size,
+        CacheControl="private, max-age=31536000, immutable",
         IfNoneMatch="*",
         ChecksumSHA256=checksum,
     )
     headers = {
         "content-type": kind,
         "content-length": str(size),
+        "cache-control": "private, max-age=31536000, immutable",
         "if-none-match": "*",
         "x-amz-checksum-sha256": checksum,
     }
     assert ours(theirs, credentials, endpoint=endpoint, method="PUT", key=key, headers=headers) == theirs
 
 
-@given(key=KEYS, kind=VALUES, disposition=st.text(max_size=40).filter(lambda text: text.isprintable()))
-def test_a_get_is_signed_as_botocore_does(key: str, kind: str, disposition: str) -> None:
+@given(key=KEYS, kind=VALUES, disposition=st.text(max_size=40).filter(lambda text: text.isprintable()), version=VALUES)
+def test_a_get_is_signed_as_botocore_does(key: str, kind: str, disposition: str, version: str) -> None:
     credentials = Credentials("AKIDEXAMPLE", "secret", None)
     theirs = botocores(
         credentials,
@@ -86,8 +88,13 @@ def test_a_get_is_signed_as_botocore_does(key: str, kind: str, disposition: str)
         Key=key,
         ResponseContentType=kind,
         ResponseContentDisposition=disposition,
+        VersionId=version,
     )
-    query = [("response-content-type", kind), ("response-content-disposition", disposition)]
+    query = [
+        ("response-content-type", kind),
+        ("response-content-disposition", disposition),
+        ("versionId", version),
+    ]
     assert ours(theirs, credentials, endpoint=None, method="GET", key=key, query=query) == theirs
 
 

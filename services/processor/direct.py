@@ -1,0 +1,89 @@
+"""GET and PUT of one object without what botocore does around a request, which costs more than the request itself."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse, HeadersDict
+from botocore.response import StreamingBody
+
+from darkroom.runtime.signer import Signer
+
+log = structlog.get_logger()
+
+_SIGNED_SECONDS = 900
+_REFUSED = (400, 401, 403)
+_PAUSE_SECONDS = 300.0
+"""After a refusal botocore alone is asked for so long: a store without signed URLs would have every request twice."""
+
+
+class Direct:
+    """Signed URLs over a client's own connections, with its time-outs, proxies and certificates. Thread-safe.
+
+    It is for what succeeds at once. Of everything else it tells nothing: whoever asked then asks botocore, which tries
+    again, follows and says what is wrong.
+    """
+
+    def __init__(self, client: Any, *, signer: Signer) -> None:
+        self._http = client._endpoint.http_session  # noqa: SLF001 -- it has no public name
+        self._agent = client.meta.config.user_agent
+        self._signer = signer
+        self._paused_until = 0.0
+
+    def get(self, key: str, *, version_id: str | None) -> dict[str, Any] | None:
+        """What ``client.get_object`` answers, as far as it is needed here, or None. The body is yet to be read."""
+        version = {} if version_id is None else {"VersionId": version_id}
+        answer = self._send("GET", "get_object", {"Key": key, **version})
+        if answer is None:
+            return None
+        length = answer.headers["Content-Length"]
+        return {
+            "Body": StreamingBody(answer.raw, length),
+            "ContentLength": int(length),
+            "ETag": answer.headers["ETag"],
+            "VersionId": answer.headers.get("x-amz-version-id"),
+        }
+
+    def put(self, key: str, data: bytes, *, content_type: str, cache_control: str, sha256: str) -> bool:
+        """Write an object that is not there yet. False says nothing: it may even have been written."""
+        given = {
+            "Key": key,
+            "ContentType": content_type,
+            "ContentLength": len(data),
+            "CacheControl": cache_control,
+            "ChecksumSHA256": sha256,
+            "IfNoneMatch": "*",
+        }
+        headers = {
+            "Content-Type": content_type,
+            "Content-Length": str(len(data)),
+            "Cache-Control": cache_control,
+            "x-amz-checksum-sha256": sha256,
+            "If-None-Match": "*",
+        }
+        return self._send("PUT", "put_object", given, headers, data) is not None
+
+    def _send(
+        self,
+        method: str,
+        operation: str,
+        parameters: Mapping[str, Any],
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> AWSResponse | None:
+        if time.monotonic() < self._paused_until:
+            return None
+        try:
+            url = self._signer.url(operation, parameters=parameters, seconds=_SIGNED_SECONDS)
+            sent = HeadersDict({"User-Agent": self._agent, **(headers or {})})
+            answer = self._http.send(AWSPreparedRequest(method, url, sent, body, stream_output=body is None))
+        except Exception as error:  # noqa: BLE001 -- botocore meets the same and tells it better
+            log.debug("direct_request_failed", error=str(error))
+            return None
+        if answer.status_code == 200:
+            return answer
+        answer.raw.close()
+        if answer.status_code in _REFUSED:
+            self._paused_until = time.monotonic() + _PAUSE_SECONDS
+        return None
