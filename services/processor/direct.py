@@ -14,8 +14,10 @@ log = structlog.get_logger()
 
 _SIGNED_SECONDS = 900
 _REFUSED = (400, 401, 403)
-_PAUSE_SECONDS = 300.0
+REFUSED_SECONDS = 300.0
 """After a refusal botocore alone is asked for so long: a store without signed URLs would have every request twice."""
+TROUBLED_SECONDS = 5.0
+"""The same after no answer or an error of the store, for what botocore asks then is asked with pauses."""
 
 
 class Direct:
@@ -80,10 +82,13 @@ class Direct:
             answer = self._http.send(AWSPreparedRequest(method, url, sent, body, stream_output=body is None))
         except Exception as error:  # noqa: BLE001 -- botocore meets the same and tells it better
             log.debug("direct_request_failed", error=str(error))
+            self._paused_until = time.monotonic() + TROUBLED_SECONDS
             return None
         if answer.status_code == 200:
             return answer
         answer.raw.close()
         if answer.status_code in _REFUSED:
-            self._paused_until = time.monotonic() + _PAUSE_SECONDS
+            self._paused_until = time.monotonic() + REFUSED_SECONDS
+        elif answer.status_code >= 500:
+            self._paused_until = time.monotonic() + TROUBLED_SECONDS
         return None

@@ -121,15 +121,18 @@ def test_work_that_is_called_off_stops_reading(store: Bucket, s3: Any, bucket: s
         store.fetch("k", version_id=None, size=5, cancelled=cancelled)
 
 
+THREE_MEGABYTES = b'HTTP/1.1 200 OK\r\nContent-Length: 3145728\r\nETag: "e"\r\n\r\n'
+
+
 @contextmanager
-def answering(write: Callable[[Any], object]) -> Iterator[str]:
-    """An endpoint that answers every request with a 200 and 3 MB announced, of which `write` sends what it likes."""
+def answering(write: Callable[[Any], object], *, head: bytes = THREE_MEGABYTES) -> Iterator[str]:
+    """An endpoint that answers every request with `head`, behind which `write` sends what it likes."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             while self.rfile.readline().strip():
                 pass
-            self.wfile.write(b'HTTP/1.1 200 OK\r\nContent-Length: 3145728\r\nETag: "e"\r\n\r\n')
+            self.wfile.write(head)
             write(self.wfile)
 
     class Server(socketserver.ThreadingTCPServer):
@@ -252,17 +255,23 @@ def test_an_answer_that_was_lost_is_no_second_write(s3: Any, bucket: str, monkey
     assert len(s3.list_object_versions(Bucket=bucket)["Versions"]) == 1
 
 
-def test_a_store_that_takes_no_signed_urls_is_asked_by_botocore_from_then_on(
-    s3: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    signed: list[str] = []
+@pytest.fixture
+def signed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The URLs that were signed so far, which are not what is sent: that lacks the last digit."""
+    urls: list[str] = []
     sign = Signer.url
 
     def spoilt(*args: Any, **given: Any) -> str:
-        signed.append(sign(*args, **given))
-        return signed[-1] + "0"
+        urls.append(sign(*args, **given))
+        return urls[-1][:-1]
 
     monkeypatch.setattr(Signer, "url", spoilt)
+    return urls
+
+
+def test_a_store_that_takes_no_signed_urls_is_asked_by_botocore_from_then_on(
+    s3: Any, bucket: str, signed: list[str]
+) -> None:
     store = Bucket(s3, name=bucket, download_seconds=5, direct=direct_at(s3, bucket))
     for number in range(3):
         store.store(f"{number}", b"bytes", content_type="image/jpeg", still_ours=nothing)
@@ -270,7 +279,17 @@ def test_a_store_that_takes_no_signed_urls_is_asked_by_botocore_from_then_on(
     assert len(signed) == 1
 
 
-def test_a_store_out_of_reach_is_told_as_botocore_tells_it() -> None:
+def test_what_was_refused_is_tried_again_some_time(
+    s3: Any, bucket: str, signed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("processor.direct.REFUSED_SECONDS", 0.0)
+    store = Bucket(s3, name=bucket, download_seconds=5, direct=direct_at(s3, bucket))
+    for number in range(3):
+        store.store(f"{number}", b"bytes", content_type="image/jpeg", still_ours=nothing)
+    assert len(signed) == 3
+
+
+def test_a_store_out_of_reach_is_told_as_botocore_tells_it_and_not_waited_for_twice(signed: list[str]) -> None:
     client = s3_at("http://127.0.0.1:9", connect_timeout=1)
     store = Bucket(client, name="b", download_seconds=5, direct=direct_at(client, "b"))
     with pytest.raises(StorageFailed, match="Could not connect"):
@@ -278,3 +297,16 @@ def test_a_store_out_of_reach_is_told_as_botocore_tells_it() -> None:
     with pytest.raises(StorageFailed, match="Could not connect"):
         store.store("k", b"bytes", content_type="image/jpeg", still_ours=nothing)
     client.close()
+    assert len(signed) == 1
+
+
+def test_a_store_in_trouble_is_left_to_botocore_for_a_while(signed: list[str]) -> None:
+    busy = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"
+    with answering(lambda _: None, head=busy) as endpoint:
+        client = s3_at(endpoint)
+        store = Bucket(client, name="b", download_seconds=5, direct=direct_at(client, "b"))
+        for _ in range(2):
+            with pytest.raises(StorageFailed, match="503"):
+                store.fetch("k", version_id=None, size=5, cancelled=NEVER)
+        client.close()
+    assert len(signed) == 1
