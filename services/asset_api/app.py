@@ -11,6 +11,7 @@ from asset_api import problems
 from asset_api.auth import SecretKey, Tokens
 from asset_api.cloudfront import CloudFront
 from asset_api.cors import Cors
+from asset_api.direct import Api
 from asset_api.edge import Edge
 from asset_api.jwks import IssuerKeys, fetch_from
 from asset_api.life import life_router
@@ -97,7 +98,7 @@ def create_app(settings: Settings) -> FastAPI:
             await client.close()
 
     # No /docs: its page would load scripts from elsewhere. The description itself is at /openapi.json.
-    app = FastAPI(
+    app = Api(
         title="Darkroom",
         version="1",
         lifespan=lifespan,
@@ -107,17 +108,17 @@ def create_app(settings: Settings) -> FastAPI:
         # names: behind TLS that sends the token again in the clear.
         redirect_slashes=False,
         # Requests have a span of ours (see Edge). FastAPI's own would begin another trace, and tell paths and queries.
-        telemetry={"tracing": False, "logs": False, "auto_configure": False},
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.hub, app.state.store, app.state.metrics = hub, store, metrics
     problems.install(app)
     app.add_middleware(Edge, answered=metrics.answered)
     if settings.cors_origins:
         app.add_middleware(Cors, origins=settings.cors_origins)
-    app.include_router(
+    app.include(
         streams_router(hub=hub, store=store, tokens=tokens, heartbeat_seconds=settings.stream_heartbeat_seconds)
     )
-    app.include_router(
+    app.include(
         assets_router(
             store=store,
             presigner=presigner,
@@ -128,10 +129,10 @@ def create_app(settings: Settings) -> FastAPI:
             counted=metrics.registered,
         )
     )
-    app.include_router(reading_router(store=store, presigner=presigner, tokens=tokens))
-    app.include_router(life_router(store=store, presigner=presigner, tokens=tokens))
-    app.include_router(health_router(store=store))
-    app.include_router(page_router(presigner=presigner))
+    app.include(reading_router(store=store, presigner=presigner, tokens=tokens))
+    app.include(life_router(store=store, presigner=presigner, tokens=tokens))
+    app.include(health_router(store=store))
+    app.include(page_router(presigner=presigner))
     return app
 
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from asset_api.answers import is_asset_id, json_response, no_such_asset, problems, wrong_state
 from asset_api.auth import Bearer, Caller, Scope, Tokens
+from asset_api.direct import Route
 from asset_api.presign import Presigner, utc_now
 from asset_api.problems import unavailable
 from asset_api.store import AssetStore
@@ -98,7 +99,7 @@ def life_router(
     *, store: AssetStore, presigner: Presigner, tokens: Tokens, clock: Callable[[], datetime] = utc_now
 ) -> APIRouter:
     """``DELETE /assets/{asset_id}`` and ``POST /assets/{asset_id}/restore``."""
-    router = APIRouter(tags=["assets"])
+    router = APIRouter(tags=["assets"], route_class=Route)
     writer = Bearer(tokens, scope=Scope.WRITE)
 
     async def answer(move: Move, request: Request, asset_id: str, caller: Caller) -> Response:

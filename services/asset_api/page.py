@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from asset_api.answers import entity_tag, unchanged
+from asset_api.direct import Route
 from asset_api.presign import Presigner
 from asset_api.problems import Problem, Problems
 
@@ -35,7 +36,7 @@ def page_policy(origins: Iterable[str]) -> str:
 
 def page_router(*, presigner: Presigner) -> APIRouter:
     """``/`` and its files."""
-    router = APIRouter(include_in_schema=False)
+    router = APIRouter(include_in_schema=False, route_class=Route)
     # A few kilobytes: served out of memory, and nothing of the disk can be asked for.
     contents = {name: (FOLDER / name).read_bytes() for name in ("index.html", *FILES)}
     tags = {name: entity_tag(hashlib.sha256(content).hexdigest()[:32]) for name, content in contents.items()}

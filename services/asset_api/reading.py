@@ -22,6 +22,7 @@ from asset_api.answers import (
     wrong_state,
 )
 from asset_api.auth import Bearer, Caller, Scope, Tokens
+from asset_api.direct import Route
 from asset_api.event_view import event_fields
 from asset_api.presign import Presigner
 from asset_api.problems import Problem, Problems, invalid
@@ -54,7 +55,7 @@ NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "The answe
 
 def reading_router(*, store: AssetStore, presigner: Presigner, tokens: Tokens) -> APIRouter:
     """The ``GET`` routes of ``/assets``."""
-    router = APIRouter(tags=["assets"])
+    router = APIRouter(tags=["assets"], route_class=Route)
     reader = Bearer(tokens, scope=Scope.READ)
 
     async def find(asset_id: str, caller: Caller) -> Asset:

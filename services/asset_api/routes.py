@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from asset_api.answers import json_response, problems
 from asset_api.auth import Bearer, Caller, Scope, Tokens
+from asset_api.direct import Route
 from asset_api.presign import Presigner, utc_now
 from asset_api.problems import Problem, Problems, unavailable
 from asset_api.quota import QuotaExceeded, TooManyRegistrations
@@ -58,7 +59,7 @@ def assets_router(
     counted: Callable[[str], None] = lambda _outcome: None,
 ) -> APIRouter:
     """``/assets``. ``counted`` is told of each registration: new, replayed or refused."""
-    router = APIRouter(tags=["assets"])
+    router = APIRouter(tags=["assets"], route_class=Route)
     writer = Bearer(tokens, scope=Scope.WRITE)
 
     @router.post(
@@ -115,7 +116,7 @@ def assets_router(
 
 def health_router(*, store: AssetStore) -> APIRouter:
     """``/healthz`` and ``/readyz``."""
-    router = APIRouter(tags=["health"])
+    router = APIRouter(tags=["health"], route_class=Route)
 
     @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz", summary="Whether the process serves")

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from asset_api import sse
 from asset_api.answers import is_asset_id, no_such_asset, problems
 from asset_api.auth import Bearer, Caller, Scope, Tokens
+from asset_api.direct import Route
 from asset_api.event_view import event_json
 from asset_api.listener import Ending, Happened, Listener, Lost
 from asset_api.live import Hub, Refused
@@ -56,7 +57,7 @@ def streams_router(
     clock: Callable[[], float] = time.time,
 ) -> APIRouter:
     """The streams. To be included before ``/assets/{asset_id}``, which would else take "stream" for an id."""
-    router = APIRouter(tags=["live"])
+    router = APIRouter(tags=["live"], route_class=Route)
     reader = Bearer(tokens, scope=Scope.READ)
 
     @router.get(

@@ -1,0 +1,78 @@
+"""Routes that FastAPI describes and does not run: its way to an endpoint costs more than all that most of ours do."""
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, get_args, get_origin
+
+from fastapi import APIRouter, FastAPI, params
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from fastapi.routing import APIRoute
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from asset_api.auth import Bearer
+
+
+class Api(FastAPI):
+    """FastAPI with the routes of ``include`` and no middleware around them but its answers to errors, and added ones.
+
+    Its others are for errors that nobody answers, limits of bodies, telemetry and files of forms: there are none here.
+    """
+
+    def include(self, router: APIRouter) -> None:
+        """``include_router``, for a router whose routes are complete: they are found without asking for its prefix."""
+        self.router.routes += router.routes
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """See ``FastAPI``."""
+        app: ASGIApp = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
+        for middleware, given, named in reversed(self.user_middleware):
+            app = middleware(app, *given, **named)
+        return app
+
+
+Endpoint = Callable[..., Coroutine[Any, Any, Response]]
+
+
+class Route(APIRoute):
+    """FastAPI's route, in what it describes.
+
+    An endpoint that takes the request, texts out of the path and a caller, and that makes its answer itself, is called
+    with just these. Whatever takes more, such as a query, FastAPI runs.
+    """
+
+    def __init__(self, path: str, endpoint: Endpoint, **named: Any) -> None:
+        """See ``APIRoute``."""
+        super().__init__(path, endpoint, **named)
+        signature = inspect.signature(endpoint)
+        wanted = {name: one.annotation for name, one in signature.parameters.items()}
+        requests = [name for name, what in wanted.items() if what is Request]
+        texts = [name for name, what in wanted.items() if what is str and name in self.param_convertors]
+        callers = [(name, bearer) for name, what in wanted.items() if (bearer := _bearer(what)) is not None]
+        self.direct = signature.return_annotation is Response and len(wanted) == len([*requests, *texts, *callers])
+        if not self.direct:
+            self.app = AsyncExitStackMiddleware(self.app)
+            return
+
+        async def run(scope: Scope, receive: Receive, send: Send) -> None:
+            request = Request(scope, receive, send)
+            given: dict[str, Any] = dict.fromkeys(requests, request)
+            for name in texts:
+                given[name] = scope["path_params"][name]
+            for name, bearer in callers:
+                given[name] = await bearer(request)
+            answer = await endpoint(**given)
+            await answer(scope, receive, send)
+
+        self.app = run
+
+
+def _bearer(annotation: Any) -> Bearer | None:
+    """What ``Annotated[Caller, Depends(bearer)]`` depends on."""
+    if get_origin(annotation) is Annotated:
+        for one in get_args(annotation)[1:]:
+            if isinstance(one, params.Depends) and isinstance(one.dependency, Bearer):
+                return one.dependency
+    return None
