@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -162,7 +163,12 @@ class Presigner:
         return seconds, now + timedelta(seconds=seconds)
 
 
-def signed_headers(url: str) -> set[str]:
+def signed_headers(url: str) -> frozenset[str]:
     """The names of the headers that a presigned URL's signature covers, in lower case."""
     found = _SIGNED_HEADERS.search(url)
-    return set(unquote(found[1]).split(";")) if found else set()
+    return _names(found[1]) if found else frozenset()
+
+
+@lru_cache(maxsize=16)
+def _names(parameter: str) -> frozenset[str]:
+    return frozenset(unquote(parameter).split(";"))

@@ -54,38 +54,34 @@ def presign(
     stamp = now.strftime("%Y%m%dT%H%M%SZ")
     scope = f"{stamp[:8]}/{place.region}/{_SERVICE}/{_END}"
     signed = sorted([*(headers or {}).items(), ("host", place.host)])
-    names = ";".join(name for name, _ in signed)
-    parameters = [
+    names = ";".join([name for name, _ in signed])
+    queried, sorted_query = _queries(
         *query,
         ("X-Amz-Algorithm", ALGORITHM),
         ("X-Amz-Credential", f"{credentials.access_key}/{scope}"),
         ("X-Amz-Date", stamp),
         ("X-Amz-Expires", str(seconds)),
         ("X-Amz-SignedHeaders", names),
-    ]
-    if credentials.token:
-        parameters.append(("X-Amz-Security-Token", credentials.token))
-    encoded = [(quote(name, safe=_UNRESERVED), quote(value, safe=_UNRESERVED)) for name, value in parameters]
-    path = quote(place.path + key, safe="/" + _UNRESERVED)
-    canonical = "\n".join(
-        [
-            method,
-            path,
-            _query(sorted(encoded)),
-            *(f"{name}:{value}" for name, value in signed),
-            "",
-            names,
-            "UNSIGNED-PAYLOAD",
-        ]
+        *([("X-Amz-Security-Token", credentials.token)] if credentials.token else ()),
     )
+    path = quote(place.path + key, safe="/" + _UNRESERVED)
+    fields = "".join([f"{name}:{value}\n" for name, value in signed])
+    canonical = f"{method}\n{path}\n{sorted_query}\n{fields}\n{names}\nUNSIGNED-PAYLOAD"
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     to_sign = f"{ALGORITHM}\n{stamp}\n{scope}\n{digest}"
     signing_key = _signing_key(credentials.secret_key, stamp[:8], place.region)
-    signature = hmac.new(signing_key, to_sign.encode(), hashlib.sha256).hexdigest()
-    return f"{place.scheme}://{place.host}{path}?{_query(encoded)}&X-Amz-Signature={signature}"
+    signature = hmac.digest(signing_key, to_sign.encode(), "sha256").hex()
+    return f"{place.scheme}://{place.host}{path}?{queried}&X-Amz-Signature={signature}"
 
 
-def _query(encoded: Sequence[tuple[str, str]]) -> str:
+@lru_cache(maxsize=64)
+def _queries(*parameters: tuple[str, str]) -> tuple[str, str]:
+    """The query as it is sent, and as it is signed. Most URLs of a second have the same one."""
+    encoded = [(quote(name, safe=_UNRESERVED), quote(value, safe=_UNRESERVED)) for name, value in parameters]
+    return _joined(encoded), _joined(sorted(encoded))
+
+
+def _joined(encoded: Sequence[tuple[str, str]]) -> str:
     return "&".join(f"{name}={value}" for name, value in encoded)
 
 
@@ -94,5 +90,5 @@ def _signing_key(secret_key: str, day: str, region: str) -> bytes:
     """Good for one day, region and service: derived once, not once a URL."""
     made = f"AWS4{secret_key}".encode()
     for part in (day, region, _SERVICE, _END):
-        made = hmac.new(made, part.encode(), hashlib.sha256).digest()
+        made = hmac.digest(made, part.encode(), "sha256")
     return made
