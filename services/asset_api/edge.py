@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from asset_api.problems import Problem, Problems, to_response
 from darkroom.contracts.events import UUID_PATTERN
 from darkroom.tracing import spans
-from darkroom.tracing.traceparent import Traceparent, of_asset, parse, trace_id
+from darkroom.tracing.traceparent import Traceparent, of_uuid, parse, trace_id
 
 log = structlog.get_logger()
 
@@ -57,13 +57,13 @@ class Edge:
         request_id, fresh_id = _request_id(scope), uuid.uuid4()
         quiet = scope["path"] in QUIET_PATHS
         given = None if quiet else _given_trace(scope)
-        own = of_asset(str(fresh_id))
+        own = of_uuid(fresh_id)
         span = _begin(scope, given, None if quiet else own)
         # Without an SDK the client's own, or none; lines in the log have a trace id all the same.
         traceparent = spans.told(span)
         scope.setdefault("state", {}).update(request_id=request_id, fresh_id=fresh_id, traceparent=traceparent)
         structlog.contextvars.clear_contextvars()
-        ids = {"request_id": request_id, "trace_id": trace_id(traceparent or str(own))}
+        ids = {"request_id": request_id, "trace_id": fresh_id.hex if traceparent is None else trace_id(traceparent)}
         if (asset := _OF_AN_ASSET.match(scope["path"])) is not None:
             ids["asset_id"] = asset[1]
         structlog.contextvars.bind_contextvars(**ids)

@@ -35,20 +35,25 @@ class ApiMetrics:
             ["outcome"],
             registry=registry,
         )
-        for outcome in ("new", "replayed", "refused"):
-            self._registrations.labels(outcome)
+        self._outcomes = {outcome: self._registrations.labels(outcome) for outcome in ("new", "replayed", "refused")}
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, scope: Scope, status: int, seconds: float) -> None:
         """A request was answered after so long, or with status 0 was not."""
         # The template, such as /assets/{asset_id}: whoever calls decides what the path itself says.
         route = getattr(scope.get("route"), "path_format", NO_ROUTE)
         method = scope["method"] if scope["method"] in METHODS else "other"
-        self._requests.labels(route, method, f"{status // 100}xx" if status else "aborted").inc()
-        self._seconds.labels(route, method).observe(seconds)
+        key = route, method, status // 100
+        if (children := self._children.get(key)) is None:
+            # Looked up once: the library's own way to them costs more than counting does.
+            counter = self._requests.labels(route, method, f"{status // 100}xx" if status else "aborted")
+            children = self._children[key] = counter, self._seconds.labels(route, method)
+        children[0].inc()
+        children[1].observe(seconds)
 
     def registered(self, outcome: str) -> None:
         """A registration ended: new, replayed or refused."""
-        self._registrations.labels(outcome).inc()
+        self._outcomes[outcome].inc()
 
     def watch(self, hub: Hub) -> None:
         """Show at each scrape who listens, and how the change stream is."""

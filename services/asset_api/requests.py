@@ -30,6 +30,7 @@ KEY_PATTERNS = (r"^[!#-~][!-~]{0,254}$", r'^"(?:[!#-\[\]-~]|\\["\\]){1,255}"$')
 _PLAIN, _QUOTED = (re.compile(pattern) for pattern in KEY_PATTERNS)
 _ESCAPED = re.compile(r'\\(["\\])')
 _SHA256_BYTES = 32
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 _REFUSED_CATEGORIES = {"Cc": "a control character", "Zl": "a line separator", "Zp": "a paragraph separator"}
 # They turn the order in which a name is shown, so that it seems to end otherwise than it does.
 _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -240,8 +241,7 @@ def parse_idempotency_key(fields: list[str]) -> str:
 def fingerprint(wanted: UploadRequest) -> str:
     """SHA-256 in hex over the normalised request: order, blanks and absent fields of the JSON make no difference."""
     meaning = {"request": "POST /assets", **wanted.model_dump(exclude_none=True)}
-    canonical = json.dumps(meaning, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return hashlib.sha256(_CANONICAL.encode(meaning).encode()).hexdigest()
 
 
 def object_key(asset_id: str, content_type: str) -> str:

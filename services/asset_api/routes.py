@@ -139,10 +139,11 @@ def _tell_of(registered: Registered, *, traceparent: str | None) -> None:
     """Have the log and the trace name the asset."""
     asset = registered.asset
     structlog.contextvars.bind_contextvars(asset_id=asset.id, event_id=stream_event_id(asset.id, 1))
-    own, ours = of_asset(asset.id), parse(traceparent)
     if not registered.created:
         spans.link_current(asset.traceparent)
-    elif own is not None and ours is not None and ours.trace_id != own.trace_id:
+        return
+    own, ours = of_asset(asset.id), parse(traceparent)
+    if own is not None and ours is not None and ours.trace_id != own.trace_id:
         # The bridge knows the asset's id alone: what it tells is found from the client's trace, and that from here.
         spans.root("asset", own, attributes={"darkroom.asset_id": asset.id}, links=spans.link(ours)).end()
         spans.link_current(str(own))

@@ -96,12 +96,14 @@ class Redactor:
         return text
 
     def _field(self, name: str, value: Any) -> Any:
-        if value is None or isinstance(value, bool | int | float):
+        if value is None or isinstance(value, (bool, int, float)):
             return value
         of_a_key, secret = _told_by(name)
         if of_a_key and isinstance(value, str):
             return f"{value[:SHORTEST_KEPT]}…" if len(value) > 4 * SHORTEST_KEPT else HIDDEN
-        return HIDDEN if secret else self._value(value)
+        if secret:
+            return HIDDEN
+        return self.text(value) if isinstance(value, str) else self._value(value)
 
     def _value(self, value: Any) -> Any:
         match value:

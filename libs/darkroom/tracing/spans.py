@@ -5,7 +5,7 @@ an SDK that of whoever caused a step passes through it unchanged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 from opentelemetry import context as contexts
@@ -70,7 +70,7 @@ def span(
 
 def within(begun: Span) -> AbstractContextManager[Span]:
     """Around what is part of a span that somebody else ends. What the block raises is noted."""
-    return trace.use_span(begun)
+    return trace.use_span(begun) if begun.get_span_context().is_valid else nullcontext(begun)
 
 
 def root(

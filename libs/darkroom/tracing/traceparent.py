@@ -54,6 +54,11 @@ def of_asset(asset_id: str) -> Traceparent | None:
         ValueError: this is no UUID.
 
     """
-    number = UUID(asset_id).int
+    return of_uuid(UUID(asset_id))
+
+
+def of_uuid(asset_id: UUID) -> Traceparent | None:
+    """The same of an id that is read already."""
+    number = asset_id.int
     span_id = number & 0xFFFF_FFFF_FFFF_FFFF
     return Traceparent(number, span_id, RANDOM) if span_id else None
