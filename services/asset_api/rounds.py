@@ -1,12 +1,14 @@
 """Many that ask at once are asked for together: whoever comes while enough rounds run is in the next one.
 
 A lone call begins its round at once and waits for nobody. Under load MongoDB is asked once for many instead of once for
-each, and that is most of what a request costs.
+each, and that is most of what a request costs. Whoever was served together comes back one after the other: so that the
+first of them does not go alone, a round waits a moment for as many as the last one of its group had.
 """
 
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -16,6 +18,12 @@ ResultT = TypeVar("ResultT")
 
 LARGEST = 64
 """How many are in a round at most: what one call to MongoDB carries is bounded."""
+GATHERING_SECONDS = 0.002
+"""The longest that a round waits for as many as the last one had."""
+LATELY_SECONDS = 0.1
+"""For so long after a round of many its group is expected to come together again."""
+REMEMBERED = 1000
+"""Groups of which it is known how many came together."""
 
 
 class RoundBrokenOff(Exception):
@@ -45,6 +53,7 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
         self._at_once = at_once
         self._groups: dict[GroupT, _Group[ItemT, ResultT]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lately: dict[GroupT, tuple[int, float]] = {}
 
     async def ask(self, group: GroupT, item: ItemT) -> ResultT:
         """The result of this item, from the next round of its group."""
@@ -52,7 +61,9 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
         if (its := self._groups.get(group)) is None:
             its = self._groups[group] = _Group()
         its.waiting.append((item, result))
-        if its.running < self._at_once:
+        if its.gathering is not None:
+            its.gathering.come(len(its.waiting))
+        elif its.running < self._at_once:
             its.running += 1
             # In a context of its own: a round is of many, and what is logged or traced there is not its first caller's.
             task = asyncio.create_task(self._run(group, its), context=contextvars.Context())
@@ -62,8 +73,11 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
 
     async def _run(self, group: GroupT, its: "_Group[ItemT, ResultT]") -> None:
         try:
-            while batch := its.next(self._largest):
-                await self._round(group, its, batch)
+            while its.waiting and its.gathering is None:
+                await its.gather(self._expected(group))
+                if batch := its.next(self._largest):
+                    await self._round(group, its, batch)
+                    self._remember(group, len(batch))
         finally:
             # From here to the end nothing else runs, so whoever comes next begins anew and waits for no round that is
             # over.
@@ -71,6 +85,17 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
             if not its.running:
                 del self._groups[group]
                 _tell_all(its.waiting, RoundBrokenOff("the rounds ended"))  # there are some only after a break
+
+    def _expected(self, group: GroupT) -> int:
+        many, until = self._lately.get(group, (1, 0.0))
+        return many if asyncio.get_running_loop().time() < until else 1
+
+    def _remember(self, group: GroupT, many: int) -> None:
+        self._lately.pop(group, None)
+        if many > 1:
+            self._lately[group] = many, asyncio.get_running_loop().time() + LATELY_SECONDS
+            if len(self._lately) > REMEMBERED:
+                del self._lately[next(iter(self._lately))]
 
     async def _round(
         self,
@@ -107,10 +132,38 @@ def _tell_all(batch: Sequence[tuple[ItemT, asyncio.Future[ResultT]]], error: Exc
             waiter.set_exception(error)
 
 
+class _Gathering:
+    """The wait for so many."""
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._all = asyncio.Event()
+
+    def come(self, waiting: int) -> None:
+        if waiting >= self._wanted:
+            self._all.set()
+
+    async def wait(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GATHERING_SECONDS):
+                await self._all.wait()
+
+
 @dataclass
 class _Group(Generic[ItemT, ResultT]):
     waiting: list[tuple[ItemT, asyncio.Future[ResultT]]] = field(default_factory=list)
     running: int = 0
+    gathering: _Gathering | None = None
+    """Whoever gathers takes all that wait, so meanwhile nobody else begins a round."""
+
+    async def gather(self, wanted: int) -> None:
+        """Wait until so many do, but only for a moment."""
+        if len(self.waiting) < wanted:
+            self.gathering = _Gathering(wanted)
+            try:
+                await self.gathering.wait()
+            finally:
+                self.gathering = None
 
     def next(self, largest: int) -> list[tuple[ItemT, asyncio.Future[ResultT]]]:
         """Take the next round out of those that wait. Whoever has gone away, or waited for too long, is in none: after

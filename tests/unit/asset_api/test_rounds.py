@@ -210,3 +210,98 @@ def test_after_a_round_that_was_broken_off_nobody_is_left_waiting_and_the_next_g
         assert await asyncio.wait_for(rounds.ask("a", 2), timeout=10) == 2
 
     asyncio.run(play())
+
+
+async def after_a_round_of_three(rounds: Rounds[str, int, int], served: Served, group: str = "a") -> None:
+    """Three come while one is served, and are the next round; then it is over."""
+    served.go_on.clear()
+    tasks = [asyncio.create_task(rounds.ask(group, 0))]
+    await begun(*tasks)
+    tasks += [asyncio.create_task(rounds.ask(group, item)) for item in (2, 4, 6)]
+    await begun(*tasks)
+    served.go_on.set()
+    await asyncio.gather(*tasks)
+    served.rounds.clear()
+
+
+def test_after_a_round_of_many_the_first_waits_for_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asset_api.rounds.GATHERING_SECONDS", 60)
+    monkeypatch.setattr("asset_api.rounds.LATELY_SECONDS", 60)
+
+    async def play() -> None:
+        served = Served()
+        rounds = Rounds(served, at_once=2)
+        await after_a_round_of_three(rounds, served)
+        tasks = [asyncio.create_task(rounds.ask("a", item)) for item in (2, 4)]
+        await begun(*tasks)
+        assert served.rounds == []
+        others = asyncio.create_task(rounds.ask("b", 8))
+        assert await others == 16, "who is of another group waits for nobody"
+        tasks.append(asyncio.create_task(rounds.ask("a", 6)))
+        assert await asyncio.gather(*tasks) == [4, 8, 12]
+        assert served.rounds == [("b", [8]), ("a", [2, 4, 6])]
+        assert not rounds._groups
+
+    asyncio.run(play())
+
+
+def test_after_a_moment_it_goes_alone_and_the_next_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asset_api.rounds.LATELY_SECONDS", 60)
+
+    async def play() -> None:
+        served = Served()
+        rounds = Rounds(served)
+        await after_a_round_of_three(rounds, served)
+        async with asyncio.timeout(10):
+            assert await rounds.ask("a", 8) == 16
+        monkeypatch.setattr("asset_api.rounds.GATHERING_SECONDS", 60)
+        async with asyncio.timeout(10):
+            assert await rounds.ask("a", 2) == 4
+        assert served.rounds == [("a", [8]), ("a", [2])]
+
+    asyncio.run(play())
+
+
+def test_a_round_of_many_is_forgotten_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asset_api.rounds.GATHERING_SECONDS", 60)
+    monkeypatch.setattr("asset_api.rounds.LATELY_SECONDS", 0)
+
+    async def play() -> None:
+        served = Served()
+        rounds = Rounds(served)
+        await after_a_round_of_three(rounds, served)
+        async with asyncio.timeout(10):
+            assert await rounds.ask("a", 8) == 16
+
+    asyncio.run(play())
+
+
+def test_what_is_remembered_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asset_api.rounds.REMEMBERED", 2)
+
+    async def play() -> None:
+        served = Served()
+        rounds = Rounds(served)
+        for group in ("a", "b", "c"):
+            await after_a_round_of_three(rounds, served, group)
+        assert set(rounds._lately) == {"b", "c"}
+
+    asyncio.run(play())
+
+
+def test_who_goes_away_while_others_are_waited_for_leaves_a_group_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asset_api.rounds.LATELY_SECONDS", 60)
+
+    async def play() -> None:
+        served = Served()
+        rounds = Rounds(served)
+        await after_a_round_of_three(rounds, served)
+        gone = asyncio.create_task(rounds.ask("a", 2))
+        await begun(gone)
+        gone.cancel()
+        async with asyncio.timeout(10):
+            assert await rounds.ask("a", 8) == 16
+        assert served.rounds == [("a", [8])]
+        assert not rounds._groups
+
+    asyncio.run(play())
