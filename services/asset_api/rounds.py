@@ -55,9 +55,10 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._lately: dict[GroupT, tuple[int, float]] = {}
 
-    async def ask(self, group: GroupT, item: ItemT) -> ResultT:
-        """The result of this item, from the next round of its group."""
-        result: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+    async def ask(self, group: GroupT, item: ItemT, *, seconds: float | None = None) -> ResultT:
+        """The result of this item, from the next round of its group. TimeoutError: there is none after ``seconds``."""
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[ResultT] = loop.create_future()
         if (its := self._groups.get(group)) is None:
             its = self._groups[group] = _Group()
         its.waiting.append((item, result))
@@ -69,7 +70,14 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
             task = asyncio.create_task(self._run(group, its), context=contextvars.Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await result
+        if seconds is None:
+            return await result
+        # A timer, since asyncio.timeout costs more than all else of this.
+        late = loop.call_later(seconds, _give_up, result)
+        try:
+            return await result
+        finally:
+            late.cancel()
 
     async def _run(self, group: GroupT, its: "_Group[ItemT, ResultT]") -> None:
         try:
@@ -124,6 +132,11 @@ class Rounds(Generic[GroupT, ItemT, ResultT]):
                 waiter.set_exception(result)
             else:
                 waiter.set_result(result)
+
+
+def _give_up(waiter: asyncio.Future[ResultT]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
 
 
 def _tell_all(batch: Sequence[tuple[ItemT, asyncio.Future[ResultT]]], error: Exception) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from pymongo.errors import (
 )
 
 from asset_api.quota import Quota
-from asset_api.rounds import Rounds
+from asset_api.rounds import GroupT, ItemT, Rounds
 from darkroom import outbox
 from darkroom.assets import Asset, Change, Status, documents, from_document, guard, to_document, update
 from darkroom.outbox import rows
@@ -94,7 +94,7 @@ class AssetStore:
 
     async def by_id(self, *, owner_id: str, asset_id: str) -> Asset | None:
         """The owner's asset of this id."""
-        return _asset(await _in_time(self._by_id.ask(owner_id, asset_id), self._seconds))
+        return _asset(await self._in_time(self._by_id, owner_id, asset_id))
 
     async def page(
         self,
@@ -120,7 +120,7 @@ class AssetStore:
 
     async def by_key(self, *, owner_id: str, idempotency_key: str) -> Asset | None:
         """The owner's asset of this key, as a majority of the servers has it."""
-        return _asset(await _in_time(self._by_key.ask(owner_id, idempotency_key), self._seconds))
+        return _asset(await self._in_time(self._by_key, owner_id, idempotency_key))
 
     async def events_after(self, *, owner_id: str, asset_id: str, sequence: int, limit: int) -> list[Document]:
         """The rows of an asset's stream after a sequence, in order, at most ``limit``."""
@@ -169,7 +169,7 @@ class AssetStore:
 
     async def _register(self, candidate: Change) -> Asset:
         try:
-            stored = await _in_time(self._registrations.ask(None, candidate), self._seconds)
+            stored = await self._in_time(self._registrations, None, candidate)
         except _OneIsInTheWay:
             # Which one is seen when each goes by itself; and the next round need not wait until that has ended.
             stored = await self._register_alone(candidate)
@@ -248,6 +248,14 @@ class AssetStore:
             found = {one[name]: one for one in await self._assets.find(where).hint(index).to_list()}
         return [found.get(value) for value in values]
 
+    async def _in_time(self, rounds: Rounds[GroupT, ItemT, ResultT], group: GroupT, item: ItemT) -> ResultT:
+        """The answer of a round. Rounds before it take their time, and so does its own."""
+        seconds = TURN_SECONDS + self._seconds
+        try:
+            return await rounds.ask(group, item, seconds=seconds)
+        except TimeoutError:
+            raise WaitQueueTimeoutError(f"no answer within {seconds:g} s") from None
+
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
         """One of the few that go to MongoDB at one time. The deadline of the call begins here: counted from its
@@ -293,15 +301,6 @@ def _is_conflict(error: OperationFailure) -> bool:
     if isinstance(error, BulkWriteError):
         return any(one["code"] in (DUPLICATE_KEY, WRITE_CONFLICT) for one in error.details["writeErrors"])
     return error.code in (DUPLICATE_KEY, WRITE_CONFLICT)
-
-
-async def _in_time(answer: Awaitable[ResultT], seconds: float) -> ResultT:
-    """The answer of a round. Rounds before it take their time, and so does its own."""
-    try:
-        async with asyncio.timeout(TURN_SECONDS + seconds):
-            return await answer
-    except TimeoutError:
-        raise WaitQueueTimeoutError(f"no answer within {TURN_SECONDS + seconds:g} s") from None
 
 
 async def _shared(

@@ -305,3 +305,18 @@ def test_who_goes_away_while_others_are_waited_for_leaves_a_group_that_goes_on(m
         assert not rounds._groups
 
     asyncio.run(play())
+
+
+def test_who_has_no_answer_in_time_is_told_so_and_is_in_no_round() -> None:
+    async def play() -> None:
+        served = Served()
+        rounds = Rounds(served)
+        first = asyncio.create_task(rounds.ask("a", 0, seconds=60))
+        await begun(first)
+        with pytest.raises(TimeoutError):
+            await rounds.ask("a", 2, seconds=0.001)
+        served.go_on.set()
+        assert (await first, await rounds.ask("a", 4, seconds=60)) == (0, 8)
+        assert served.rounds == [("a", [0]), ("a", [4])]
+
+    asyncio.run(play())
