@@ -138,10 +138,11 @@ def health_router(*, store: AssetStore) -> APIRouter:
 def _tell_of(registered: Registered, *, traceparent: str | None) -> None:
     """Have the log and the trace name the asset."""
     asset = registered.asset
-    structlog.contextvars.bind_contextvars(asset_id=asset.id, event_id=stream_event_id(asset.id, 1))
     if not registered.created:
+        structlog.contextvars.bind_contextvars(asset_id=asset.id)
         spans.link_current(asset.traceparent)
         return
+    structlog.contextvars.bind_contextvars(asset_id=asset.id, event_id=stream_event_id(asset.id, 1))
     own, ours = of_asset(asset.id), parse(traceparent)
     if own is not None and ours is not None and ours.trace_id != own.trace_id:
         # The bridge knows the asset's id alone: what it tells is found from the client's trace, and that from here.
