@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from urllib.parse import parse_qs
 
 import pymongo
 from pymongo import AsyncMongoClient, IndexModel, MongoClient
@@ -33,9 +34,9 @@ OPTIONS: dict[str, Any] = {
     "tz_aware": True,
     "w": "majority",
     "readConcernLevel": "majority",
-    "serverSelectionTimeoutMS": 10_000,
-    "connectTimeoutMS": 5_000,
 }
+TIMEOUTS = {"serverSelectionTimeoutMS": 10_000, "connectTimeoutMS": 5_000}
+"""Unless the URL has others; the rest is what the guarantees rest on, and stays whatever the URL says."""
 
 ResultT = TypeVar("ResultT")
 
@@ -52,7 +53,7 @@ def connect(url: str, **options: Any) -> Client:
 
     """
     with _readable():
-        return MongoClient(url, **{**OPTIONS, **options})
+        return MongoClient(url, **{**_timeouts(url), **OPTIONS, **options})
 
 
 def close(client: Client, *, seconds: float = 2.0) -> None:
@@ -64,7 +65,12 @@ def close(client: Client, *, seconds: float = 2.0) -> None:
 def connect_async(url: str, **options: Any) -> AsyncClient:
     """The same for asyncio."""
     with _readable():
-        return AsyncMongoClient(url, **{**OPTIONS, **options})
+        return AsyncMongoClient(url, **{**_timeouts(url), **OPTIONS, **options})
+
+
+def _timeouts(url: str) -> dict[str, int]:
+    given = {name.lower() for name in parse_qs(url.partition("?")[2], keep_blank_values=True)}
+    return {name: value for name, value in TIMEOUTS.items() if name.lower() not in given}
 
 
 @contextmanager
