@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import structlog
 from fastapi import APIRouter, Depends
 from pymongo.errors import PyMongoError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from asset_api.answers import json_response, problems
@@ -169,10 +169,15 @@ async def read_json(request: Request, *, seconds: float) -> bytes:
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
-            async for chunk in request.stream():
-                body += chunk
+            more = True
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                body += message.get("body", b"")
                 if len(body) > MAX_BODY_BYTES:
                     raise Problem(Problems.BODY_TOO_LARGE, f"The body must be at most {MAX_BODY_BYTES} bytes.")
+                more = message.get("more_body", False)
     except TimeoutError:
         raise Problem(Problems.BODY_TIMEOUT, f"The body did not arrive within {seconds:g} seconds.") from None
     return bytes(body)
