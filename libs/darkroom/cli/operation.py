@@ -26,9 +26,13 @@ from darkroom.runtime.settings import load
 from darkroom.runtime.tokens import MAX_OWNER_CHARACTERS, is_owner
 
 FOUND, COULD_NOT = 1, 2
+YEAR = 31_536_000.0
+"""Seconds of a year: the longest time that an option takes."""
+MOST_A_SECOND = 1_000_000.0
 FAILURES = (PyMongoError, KafkaException, BotoCoreError, ClientError, NotAReplicaSet, TimeoutError, NoDeadLetterQueue)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs on standard output, and nothing else.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 
 
 def _writable(file: Path | None) -> Path | None:
@@ -44,10 +48,6 @@ def _writable(file: Path | None) -> Path | None:
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Write the outcome to this file, as JSON.", callback=_writable)
 ]
-
-YEAR = 31_536_000.0
-"""Seconds of a year: the longest time that an option takes."""
-MOST_A_SECOND = 1_000_000.0
 
 
 def between(least: float, most: float, help: str, *names: str) -> Any:  # noqa: A002 -- typer's word
@@ -67,9 +67,6 @@ def _a_number(value: float | None) -> float | None:
     if value is not None and math.isnan(value):
         raise typer.BadParameter("nan is not a number.")
     return value
-
-
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 
 
 @contextlib.contextmanager

@@ -24,8 +24,9 @@ def setup(
     settings = load(KafkaSettings)
     topics = Topics(settings.topic_prefix).specs(partitions=partitions, retention_days=retention_days)
     created = ensure_topics(settings.kafka_bootstrap, topics, settings.kafka_config)
+    there = [topic for topic in topics if topic.name not in created]
     try:
-        other = deviations(settings.kafka_bootstrap, topics, settings.kafka_config)
+        other = deviations(settings.kafka_bootstrap, there, settings.kafka_config)
     except KafkaException as error:
         # Who may create topics need not be allowed to read their settings.
         Console(stderr=True).print(f"What exists could not be compared: {error.args[0].str()}", highlight=False)

@@ -83,8 +83,9 @@ def deviations(
         KafkaException: the broker did not answer in 30 s or refused.
 
     """
+    if not (wanted := {topic.name: topic for topic in topics}):
+        return {}
     admin = AdminClient({**(extra or {}), "bootstrap.servers": bootstrap})
-    wanted = {topic.name: topic for topic in topics}
     there = admin.list_topics(timeout=30).topics
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in wanted if name in there]
     found: dict[str, dict[str, tuple[str, str]]] = {}
