@@ -1,7 +1,5 @@
 """``POST /assets`` and the health of the service. What is read is in ``reading``, what comes after in ``life``."""
 
-import asyncio
-import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -9,7 +7,7 @@ from typing import Annotated, Any
 import structlog
 from fastapi import APIRouter, Depends
 from pymongo.errors import PyMongoError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from asset_api.answers import json_response, problems
@@ -19,14 +17,12 @@ from asset_api.presign import Presigner, utc_now
 from asset_api.problems import Problem, Problems, unavailable
 from asset_api.quota import QuotaExceeded, TooManyRegistrations
 from asset_api.registration import KeyReused, Registered, register
-from asset_api.requests import KEY_PATTERNS, MAX_BODY_BYTES, UploadRequest, parse_idempotency_key, parse_upload
+from asset_api.requests import KEY_PATTERNS, UploadRequest, parse_idempotency_key, parse_upload, read_json
 from asset_api.store import AssetStore
 from asset_api.views import RegisteredView, registered_view
 from darkroom.contracts.ids import stream_event_id
 from darkroom.tracing import spans
 from darkroom.tracing.traceparent import of_asset, parse
-
-_OTHER_CHARSET = re.compile(r'\bcharset\s*+=\s*+(?!"?(?:utf-?8|us-ascii)\b)', re.IGNORECASE)
 
 
 def register_openapi(*, max_upload_bytes: int) -> dict[str, Any]:
@@ -148,36 +144,3 @@ def _tell_of(registered: Registered, *, traceparent: str | None) -> None:
         # The bridge knows the asset's id alone: what it tells is found from the client's trace, and that from here.
         spans.root("asset", own, attributes={"darkroom.asset_id": asset.id}, links=spans.link(ours)).end()
         spans.link_current(str(own))
-
-
-async def read_json(request: Request, *, seconds: float) -> bytes:
-    """The body, when it is called JSON, is small and comes in time.
-
-    Raises:
-        Problem: 415, 413 or 408.
-
-    """
-    media_type, _, parameters = request.headers.get("content-type", "").partition(";")
-    if media_type.strip().lower() != "application/json" or _OTHER_CHARSET.search(parameters):
-        raise Problem(Problems.UNSUPPORTED_MEDIA_TYPE, "Send the body as Content-Type: application/json, in UTF-8.")
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise Problem(
-            Problems.UNSUPPORTED_MEDIA_TYPE,
-            "Send the body as it is, without a Content-Encoding.",
-            headers={"Accept-Encoding": "identity"},
-        )
-    body = bytearray()
-    try:
-        async with asyncio.timeout(seconds):
-            more = True
-            while more:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                body += message.get("body", b"")
-                if len(body) > MAX_BODY_BYTES:
-                    raise Problem(Problems.BODY_TOO_LARGE, f"The body must be at most {MAX_BODY_BYTES} bytes.")
-                more = message.get("more_body", False)
-    except TimeoutError:
-        raise Problem(Problems.BODY_TIMEOUT, f"The body did not arrive within {seconds:g} seconds.") from None
-    return bytes(body)
