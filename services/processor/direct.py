@@ -13,9 +13,11 @@ from darkroom.runtime.signer import Signer
 log = structlog.get_logger()
 
 _SIGNED_SECONDS = 900
-_REFUSED = (400, 401, 403)
+_OF_THE_OBJECT = (404, 409, 412)
+"""Statuses that tell of the object, and not of how it was asked for."""
 REFUSED_SECONDS = 300.0
-"""After a refusal botocore alone is asked for so long: a store without signed URLs would have every request twice."""
+"""After a refusal or an odd answer botocore alone is asked for so long: a store without signed URLs would else have
+every request twice."""
 TROUBLED_SECONDS = 5.0
 """The same after no answer or an error of the store, for what botocore asks then is asked with pauses."""
 
@@ -33,19 +35,31 @@ class Direct:
         self._signer = signer
         self._paused_until = 0.0
 
-    def get(self, key: str, *, version_id: str | None) -> dict[str, Any] | None:
-        """What ``client.get_object`` answers, as far as it is needed here, or None. The body is yet to be read."""
+    def get(self, key: str, *, version_id: str | None, size: int) -> dict[str, Any] | None:
+        """What ``client.get_object`` answers for an object of so many bytes, as far as it is needed here, or None.
+
+        The body is yet to be read; should it break off, call ``leave``.
+        """
         version = {} if version_id is None else {"VersionId": version_id}
         answer = self._send("GET", "get_object", {"Key": key, **version})
         if answer is None:
             return None
-        length = answer.headers["Content-Length"]
+        headers = answer.headers
+        if headers.get("Content-Length") != str(size) or "ETag" not in headers:
+            answer.raw.close()
+            if "Content-Length" not in headers or "ETag" not in headers:
+                self.leave()  # what stands before a store may answer 200 as well
+            return None
         return {
-            "Body": StreamingBody(answer.raw, length),
-            "ContentLength": int(length),
-            "ETag": answer.headers["ETag"],
-            "VersionId": answer.headers.get("x-amz-version-id"),
+            "Body": StreamingBody(answer.raw, headers["Content-Length"]),
+            "ContentLength": size,
+            "ETag": headers["ETag"],
+            "VersionId": headers.get("x-amz-version-id"),
         }
+
+    def leave(self) -> None:
+        """Leave the store to botocore for a while: what it answered was no good."""
+        self._paused_until = time.monotonic() + REFUSED_SECONDS
 
     def put(self, key: str, data: bytes, *, content_type: str, cache_control: str, sha256: str) -> bool:
         """Write an object that is not there yet. False says nothing: it may even have been written."""
@@ -87,8 +101,8 @@ class Direct:
         if answer.status_code == 200:
             return answer
         answer.raw.close()
-        if answer.status_code in _REFUSED:
-            self._paused_until = time.monotonic() + REFUSED_SECONDS
-        elif answer.status_code >= 500:
+        if answer.status_code >= 500:
             self._paused_until = time.monotonic() + TROUBLED_SECONDS
+        elif answer.status_code not in _OF_THE_OBJECT:
+            self.leave()
         return None

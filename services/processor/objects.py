@@ -78,9 +78,9 @@ class Bucket:
         deadline = time.monotonic() + self._download_seconds
         version = {} if version_id is None else {"VersionId": version_id}
         digest = hashlib.sha256() if hashed else None
+        direct = None if self._direct is None else self._direct.get(key, version_id=version_id, size=size)
         try:
-            answer = self._direct.get(key, version_id=version_id) if self._direct is not None else None
-            answer = answer or self._client.get_object(Bucket=self.name, Key=key, **version)
+            answer = direct or self._client.get_object(Bucket=self.name, Key=key, **version)
             with closing(answer["Body"]) as body:
                 if answer["ContentLength"] != size:
                     raise DownloadRefused(answer["ContentLength"])
@@ -100,11 +100,18 @@ class Bucket:
         except ClientError as error:
             raise _translated(error) from error
         except (BotoCoreError, OSError) as error:
+            self._broke_off(direct)
             raise StorageFailed(f"GET {key}: {error}") from error
         if (read := sum(map(len, chunks))) != size:
+            self._broke_off(direct)
             raise StorageFailed(f"GET {key}: the connection ended after {read} of {size} bytes")
         sha256 = None if digest is None else b64encode(digest.digest()).decode()
         return Fetched(chunks, answer["ETag"].strip('"'), _version(answer.get("VersionId")), sha256)
+
+    def _broke_off(self, direct: object) -> None:
+        if direct is not None and self._direct is not None:
+            # The next attempt must not meet the same.
+            self._direct.leave()
 
     def store(self, key: str, data: bytes, *, content_type: str, still_ours: Callable[[], None]) -> None:
         """Write a rendition once.

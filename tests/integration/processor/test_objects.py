@@ -301,7 +301,7 @@ def test_a_store_out_of_reach_is_told_as_botocore_tells_it_and_not_waited_for_tw
 
 
 def test_a_store_in_trouble_is_left_to_botocore_for_a_while(signed: list[str]) -> None:
-    busy = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"
+    busy = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with answering(lambda _: None, head=busy) as endpoint:
         client = s3_at(endpoint)
         store = Bucket(client, name="b", download_seconds=5, direct=direct_at(client, "b"))
@@ -310,3 +310,47 @@ def test_a_store_in_trouble_is_left_to_botocore_for_a_while(signed: list[str]) -
                 store.fetch("k", version_id=None, size=5, cancelled=NEVER)
         client.close()
     assert len(signed) == 1
+
+
+GOOD = b'HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: "e"\r\nConnection: close\r\n\r\nbytes'
+
+
+@pytest.mark.parametrize(
+    ("odd", "attempts"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nbytes", 1),
+        (b'HTTP/1.1 200 OK\r\nETag: "e"\r\nConnection: close\r\n\r\nbytes', 1),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 9\r\nConnection: close\r\n\r\n<p>no</p>", 1),
+        (b"HTTP/1.1 301 Moved\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 1),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: "e"\r\nConnection: close\r\n\r\nby', 2),
+    ],
+    ids=["no ETag", "no length", "a page", "moved", "cut"],
+)
+def test_what_only_signed_urls_are_answered_wrongly_botocore_gets(
+    odd: bytes, attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            line = self.rfile.readline()
+            while self.rfile.readline().strip():
+                pass
+            asked.append(b"X-Amz-Signature" in line)
+            self.wfile.write(odd if asked[-1] else GOOD)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        client = s3_at(f"http://127.0.0.1:{server.server_address[1]}")
+        store = Bucket(client, name="b", download_seconds=5, direct=direct_at(client, "b"))
+        for attempt in range(1, 4):
+            if attempt < attempts:
+                with pytest.raises(StorageFailed):
+                    store.fetch("k", version_id=None, size=5, cancelled=NEVER)
+            else:
+                assert b"".join(store.fetch("k", version_id=None, size=5, cancelled=NEVER).chunks) == b"bytes"
+        client.close()
+        server.shutdown()
+        thread.join()
+    assert asked.count(True) == 1, "and botocore alone is asked for a while"
