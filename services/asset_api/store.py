@@ -47,6 +47,11 @@ class _OneIsInTheWay(Exception):
     """The registrations of a round cannot be stored together."""
 
 
+class _OthersGotNoAnswer(WaitQueueTimeoutError):
+    """Of an outage that is known, and no sign of one that goes on. The driver has a WaitQueueTimeoutError of its own,
+    which is one: no connection could be had."""
+
+
 class AssetStore:
     """Assets of MongoDB. So many calls run ``at_once``; each ends within ``seconds`` after its turn has come, by an
     answer or by a PyMongoError that tells of a time-out."""
@@ -270,11 +275,11 @@ class AssetStore:
             raise WaitQueueTimeoutError(f"no turn within {TURN_SECONDS:g} s") from None
         try:
             if self._no_answer_at > came_at:
-                raise WaitQueueTimeoutError("MongoDB did not answer those before")
+                raise _OthersGotNoAnswer("MongoDB did not answer those before")
             with pymongo.timeout(self._seconds):
                 yield
         except PyMongoError as error:
-            if timed_out(error) and not isinstance(error, WaitQueueTimeoutError):
+            if timed_out(error) and not isinstance(error, _OthersGotNoAnswer):
                 self._no_answer_at = loop.time()
             raise
         finally:

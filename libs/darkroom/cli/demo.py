@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from darkroom.cli.client import TERMINAL, Refused, Sent, Uploader
-from darkroom.cli.operation import JsonFile, between
+from darkroom.cli.operation import JsonFile, between, plain
 from darkroom.cli.photo import dusk
 from darkroom.cli.tail import Seen, Tail
 from darkroom.cli.up import STARTING, describe, wait_for_interrupt
@@ -149,7 +149,7 @@ def _send_all(console: Console, uploader: Uploader, tail: Tail, files: Sequence[
         size = "" if one.width is None else f"{one.width}x{one.height}"
         made = " ".join(f"{rendition['width']}x{rendition['height']}" for rendition in one.renditions)
         code = (one.failure_code or "").removeprefix("urn:darkroom:problem:")
-        table.add_row(one.file, one.status, code, size, made, "" if one.ms is None else f"{one.ms:,}")
+        table.add_row(plain(one.file), one.status, plain(code), size, made, "" if one.ms is None else f"{one.ms:,}")
     console.print(table)
     return outcomes
 

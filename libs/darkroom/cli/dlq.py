@@ -16,6 +16,7 @@ from darkroom.cli.operation import (
     between,
     fail,
     installation,
+    plain,
     print_json,
 )
 from darkroom.ops import letters as boxes
@@ -52,10 +53,13 @@ def list_letters(
         if queueless:
             Console(stderr=True).print(NO_QUEUE)
         table = Table("source", "id", "age", "asset", "reason", box=None)
+        for column in table.columns:
+            column.overflow = "fold"  # an id that is cut is of no use to `dlq show`
         for letter in letters:
             seconds = None if letter.at is None else (now - letter.at).total_seconds()
             note = " (put back)" if letter.redriven else ""
-            table.add_row(letter.source, letter.id, age(seconds), letter.asset_id or "-", letter.reason + note)
+            told = (letter.source, letter.id, age(seconds), letter.asset_id or "-", letter.reason + note)
+            table.add_row(*map(plain, told))
         Console().print(table if letters else "No letter lies anywhere.")
     if any(not letter.redriven for letter in letters):
         raise typer.Exit(FOUND)
@@ -74,9 +78,9 @@ def show(
     if as_json:
         print_json(told)
     for letter in [] if as_json else told:
-        Console().print_json(data=letter, default=str)
+        Console().print_json(data=letter, default=str, ensure_ascii=True)
     if not letters:
-        Console(stderr=True).print(f"No letter has the id {letter_id}.", highlight=False)
+        Console(stderr=True).print(f"No letter has the id {plain(letter_id)}.", highlight=False)
         raise typer.Exit(FOUND)
 
 
@@ -123,7 +127,7 @@ def redrive(
     missing = sorted(set(letter_id or ()) - {one.letter.id for one in results}) if limit is None else []
     for one_id in missing:
         Console(stderr=True).print(
-            f"No letter to put back has the id {one_id}. One of Kafka's that was put back before needs --again.",
+            f"No letter to put back has the id {plain(one_id)}. One of Kafka's that was put back before needs --again.",
             highlight=False,
             soft_wrap=True,
         )
@@ -133,7 +137,7 @@ def redrive(
 
 def _say(one: Redriven, *, dry_run: bool) -> None:
     what = f"not put back: {one.problem}" if one.problem else "would be put back" if dry_run else "put back"
-    Console().print(f"{_named(one.letter)}: {what}", highlight=False, soft_wrap=True)
+    Console().print(plain(f"{_named(one.letter)}: {what}"), highlight=False, soft_wrap=True)
 
 
 def _named(letter: Letter) -> str:

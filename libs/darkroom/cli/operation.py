@@ -18,6 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from confluent_kafka import KafkaException
 from pymongo.errors import PyMongoError
 from rich.console import Console
+from rich.markup import escape
 
 from darkroom.ops.installation import Installation, NoDeadLetterQueue, OpsSettings, connected
 from darkroom.runtime import logging
@@ -85,11 +86,16 @@ def installation() -> Iterator[Installation]:
         fail(f"{type(error).__name__}: {reason(error) if isinstance(error, PyMongoError) else error}")
 
 
+def plain(text: object) -> str:
+    """Anybody's text as it may be printed: what is in brackets is no markup, and a terminal obeys none of it."""
+    return escape("".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(text)))
+
+
 def fail(why: str) -> NoReturn:
     """End with exit code 2 and the reason on standard error."""
     console = Console(stderr=True)
     console.print("[bold red]Could not run:[/]", end=" ")
-    # As it is: what stands in brackets in somebody's message is no markup.
+    # Of several lines; what stands in brackets in somebody's message is no markup.
     console.print(why, highlight=False, soft_wrap=True, markup=False)
     raise SystemExit(COULD_NOT)
 

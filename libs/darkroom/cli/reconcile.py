@@ -7,7 +7,18 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from darkroom.cli.operation import FOUND, MOST_A_SECOND, YEAR, DryRun, Json, between, fail, installation, print_json
+from darkroom.cli.operation import (
+    FOUND,
+    MOST_A_SECOND,
+    YEAR,
+    DryRun,
+    Json,
+    between,
+    fail,
+    installation,
+    plain,
+    print_json,
+)
 from darkroom.cli.reconciler import go_on
 from darkroom.ops import audit
 from darkroom.ops.findings import MENDED, Finding, Patience
@@ -144,4 +155,6 @@ class _Told:
 
 
 def _say(finding: Finding, what: str) -> None:
-    Console().print(f"{finding.kind} {finding.asset_id}: {finding.what}: {what}", highlight=False, soft_wrap=True)
+    Console().print(
+        plain(f"{finding.kind} {finding.asset_id}: {finding.what}: {what}"), highlight=False, soft_wrap=True
+    )

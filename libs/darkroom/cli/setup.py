@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from darkroom.cli.operation import Json, between, print_json
+from darkroom.cli.operation import Json, between, plain, print_json
 from darkroom.contracts.topics import Topics
 from darkroom.runtime.kafka import deviations, ensure_topics
 from darkroom.runtime.settings import KafkaSettings, load
@@ -29,7 +29,7 @@ def setup(
         other = deviations(settings.kafka_bootstrap, there, settings.kafka_config)
     except KafkaException as error:
         # Who may create topics need not be allowed to read their settings.
-        Console(stderr=True).print(f"What exists could not be compared: {error.args[0].str()}", highlight=False)
+        Console(stderr=True).print(f"What exists could not be compared: {plain(error.args[0].str())}", highlight=False)
         other = {}
     if as_json:
         print_json([_told(topic.name, created=topic.name in created, other=other) for topic in topics])

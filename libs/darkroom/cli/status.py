@@ -6,7 +6,7 @@ import typer
 from rich.console import Console, Group
 from rich.table import Table
 
-from darkroom.cli.operation import FOUND, YEAR, Json, age, between, installation, print_json
+from darkroom.cli.operation import FOUND, YEAR, Json, age, between, installation, plain, print_json
 from darkroom.ops import status as looking
 from darkroom.ops.status import Problem, Snapshot, Waiting
 
@@ -36,7 +36,7 @@ def status(
 def _page(snapshot: Snapshot) -> Group:
     facts = Table(box=None, show_header=False)
     for service in snapshot.services:
-        facts.add_row(service.url, "ready" if service.problem is None else f"[red]{service.problem}[/]")
+        facts.add_row(plain(service.url), "ready" if service.problem is None else f"[red]{plain(service.problem)}[/]")
     facts.add_row("processors in the group", "?" if snapshot.processors is None else str(snapshot.processors))
     facts.add_row("records not finished (lag)", f"{snapshot.lag} over {len(snapshot.partitions)} partitions")
     facts.add_row("leases held", _waiting(snapshot.leases_held))
@@ -46,7 +46,7 @@ def _page(snapshot: Snapshot) -> Group:
         facts.add_row(f"assets {name}", _waiting(waiting))
     facts.add_row("events unpublished", _waiting(snapshot.unpublished))
     for relay, shards in sorted(snapshot.relays.items()):
-        facts.add_row(f"relay {relay}", f"{shards} shards")
+        facts.add_row(plain(f"relay {relay}"), f"{shards} shards")
     facts.add_row("shards without a relay", str(snapshot.shards_without_relay))
     facts.add_row("messages in the SQS queue", "?" if snapshot.queued is None else str(snapshot.queued))
     for source, depth in sorted(snapshot.letters.items()):
@@ -70,4 +70,4 @@ def _show(console: Console, problems: list[Problem]) -> None:
     if not problems:
         console.print("[green]Nothing to look at.[/]")
     for problem in problems:
-        console.print(f"[red]•[/] {problem.what}\n    → {problem.mend}", highlight=False, soft_wrap=True)
+        console.print(f"[red]•[/] {plain(problem.what)}\n    → {plain(problem.mend)}", highlight=False, soft_wrap=True)

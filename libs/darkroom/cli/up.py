@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from darkroom.cli import operation
-from darkroom.cli.operation import between
+from darkroom.cli.operation import between, plain
 from darkroom.local.errors import DataFolderInUseError
 from darkroom.local.processes import ended_by_signals
 from darkroom.local.stack import Stack, start_stack
@@ -63,7 +63,7 @@ def describe(console: Console, stack: Stack, *, owner: str) -> None:
         "Logs": servers.log_dir,
         "Operate": f". {stack.environment_file} && {_command()} status",
     }.items():
-        console.print(f"[bold]{name + ':':9}[/] {value}", highlight=False, soft_wrap=True)
+        console.print(f"[bold]{name + ':':9}[/] {plain(value)}", highlight=False, soft_wrap=True)
 
 
 def _command() -> str:
@@ -83,7 +83,7 @@ def wait_for_interrupt(console: Console, stack: Stack) -> None:
             if not process.running:
                 console.print(
                     f"[bold red]{process.name} has ended[/] with exit code {process.exit_code}, and is not started "
-                    f"again. Its log: {process.log_path}",
+                    f"again. Its log: {plain(process.log_path)}",
                     highlight=False,
                     soft_wrap=True,
                 )

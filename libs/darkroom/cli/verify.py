@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from darkroom.cli.operation import FOUND, DryRun, Json, installation, print_json
+from darkroom.cli.operation import FOUND, DryRun, Json, installation, plain, print_json
 from darkroom.ops import rebuild as rebuilding
 from darkroom.ops import verify as verification
 from darkroom.ops.rebuild import Step
@@ -60,9 +60,9 @@ def rebuild(
         ):
             wrong.append(one)
             if not as_json:
-                console.print(f"{one.asset_id}: {one.step} {one.why}", highlight=False)
+                console.print(plain(f"{one.asset_id}: {one.step} {one.why}"), highlight=False)
                 for name, (stored, folded) in one.fields.items():
-                    console.print(f"    {name}: {stored!r} -> {folded!r}", highlight=False, soft_wrap=True)
+                    console.print(plain(f"    {name}: {stored!r} -> {folded!r}"), highlight=False, soft_wrap=True)
     if as_json:
         print_json({"dry_run": dry_run, "assets": [one.as_json() for one in wrong]})
     elif not wrong:
@@ -87,7 +87,7 @@ def _show(console: Console, verdict: Verdict) -> None:
     for invariant, count in sorted(verdict.counts.items()):
         console.print(f"[red]{invariant}: {count} violations[/]", highlight=False)
     for violation in verdict.examples[:SHOWN]:
-        console.print(f"  {violation.invariant} {violation.what}", highlight=False, soft_wrap=True)
+        console.print(plain(f"  {violation.invariant} {violation.what}"), highlight=False, soft_wrap=True)
     if verdict.counts.total() > SHOWN:
         console.print(f"  … and {verdict.counts.total() - SHOWN} more (--json tells the first 100)")
     console.print(

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from darkroom.cli.operation import FOUND, YEAR, Json, between, installation, print_json
+from darkroom.cli.operation import FOUND, YEAR, Json, between, installation, plain, print_json
 from darkroom.ops.diagnosis import diagnose
 from darkroom.ops.story import LATE, gather, story
 
@@ -42,17 +42,19 @@ def why(
             )
         table = Table(box=None, show_header=False)
         for entry in entries:
-            table.add_row(f"{entry.at:%Y-%m-%d %H:%M:%S.%f}"[:-3], entry.where, entry.what)
+            table.add_row(f"{entry.at:%Y-%m-%d %H:%M:%S.%f}"[:-3], plain(entry.where), plain(entry.what))
         Console().print(table)
         for name, reason in facts.unknown.items():
-            Console().print(f"[red]{name} could not be asked:[/] {reason}", highlight=False, soft_wrap=True)
-        Console().print(f"[bold]Waits for:[/] {diagnosis.sentence}", highlight=False, soft_wrap=True)
+            Console().print(
+                f"[red]{plain(name)} could not be asked:[/] {plain(reason)}", highlight=False, soft_wrap=True
+            )
+        Console().print(f"[bold]Waits for:[/] {plain(diagnosis.sentence)}", highlight=False, soft_wrap=True)
         if diagnosis.mend is not None:
-            Console().print(f"    → {diagnosis.mend}", highlight=False, soft_wrap=True)
+            Console().print(f"    → {plain(diagnosis.mend)}", highlight=False, soft_wrap=True)
     if diagnosis.mend is not None or facts.asset is None:
         raise typer.Exit(FOUND)
 
 
 def _show(console: Console, asset_id: str, status: str) -> None:
-    console.print(f"[bold]{asset_id}[/] {status}", highlight=False)
+    console.print(f"[bold]{plain(asset_id)}[/] {status}", highlight=False)
     console.print("Times are in UTC, each by its own server's clock; S3's are cut to seconds.", style="dim")

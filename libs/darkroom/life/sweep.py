@@ -138,7 +138,8 @@ class Sweeper:
         for row in self._each(due, goes_on):
             try:
                 self.objects.put_away(rejected.RejectedOriginal.from_row(row))
-            except RemovalFailed as error:
+            except (RemovalFailed, KeyError, ValueError) as error:
+                # Or its row cannot be read, as one of a later release: it keeps up no other.
                 swept.failed += 1
                 log.warning("rejected_original_left", asset_id=row["_id"], reason=str(error))
                 self.db[rejected.COLLECTION].update_one({"_id": row["_id"]}, [{"$set": {"due_at": _in(AGAIN)}}])

@@ -265,6 +265,31 @@ def test_in_an_outage_nobody_waits_for_those_before(mongo_url: str, mongo_db: Db
     assert max(took) < 1.6 * seconds
 
 
+def test_no_connection_to_be_had_is_an_outage_as_well(mongo_url: str, mongo_db: Db) -> None:
+    """Those before still hold them: in a second wave of requests nobody has one of their own."""
+    app = f"pool-{mongo_db.name}"
+
+    async def ask(store: AssetStore, number: int) -> float:
+        began = time.monotonic()
+        with pytest.raises(PyMongoError) as refused:
+            await store.by_id(owner_id=f"o{number}", asset_id="a")
+        assert refused.value.timeout
+        return time.monotonic() - began
+
+    async def wave() -> list[float]:
+        async with connect_async(mongo_url, appname=app, maxPoolSize=1) as client:
+            store = AssetStore(client=client, database=mongo_db.name, seconds=1.0, at_once=4)
+            await store.ping()
+            with failing(mongo_db.client, "find", app=app, blockConnection=True, blockTimeMS=3000):
+                held = asyncio.create_task(client[mongo_db.name].assets.find_one({}))
+                await asyncio.sleep(0.2)
+                took = await asyncio.gather(*(ask(store, number) for number in range(12)))
+                await held
+                return took
+
+    assert max(asyncio.run(wave())) < 1.6
+
+
 def test_who_goes_away_takes_nobodys_answer_with_it(mongo_url: str, mongo_db: Db) -> None:
     async def first_goes_away() -> Asset:
         async with connect_async(mongo_url) as client:

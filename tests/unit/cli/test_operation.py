@@ -1,16 +1,22 @@
 """How operations end when they cannot run, and what they ask for before they change anything."""
 
+import contextlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import get_args, get_type_hints
+from unittest import mock
 
 import pytest
 import typer
+from rich.console import Console
 from typer.models import OptionInfo
 from typer.testing import CliRunner
 
+from darkroom.cli import dlq
 from darkroom.cli.main import app
-from darkroom.cli.operation import COULD_NOT, age, fail, print_json
+from darkroom.cli.operation import COULD_NOT, age, fail, plain, print_json
+from darkroom.ops import letters
+from darkroom.ops.letters import Letter, Redriven, Source
 
 COMMANDS = [
     ["status"],
@@ -132,3 +138,25 @@ def test_a_reason_is_told_as_it_is_whatever_stands_in_its_brackets(capsys: pytes
         fail("refused [red]by[/nope] [errno 111]")
     assert ended.value.code == COULD_NOT
     assert "Could not run: refused [red]by[/nope] [errno 111]" in capsys.readouterr().err
+
+
+EVIL = "[/bold] [red]x[/red] \x1b[31m \ud800 two\nlines \\"
+
+
+def test_anybodys_text_is_printed_as_it_is_and_no_terminal_obeys_it(capsys: pytest.CaptureFixture[str]) -> None:
+    Console(width=200).print(f"[bold]{plain(EVIL)}[/]", highlight=False)
+    assert capsys.readouterr().out == "[/bold] [red]x[/red] \\x1b[31m \\ud800 two\\nlines \\\n"
+
+
+def test_letters_findings_and_documents_may_say_what_they_like(
+    monkeypatch: pytest.MonkeyPatch, run: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    letter = Letter(Source.KAFKA, "0/1", EVIL, asset_id=EVIL, told={"value": EVIL})
+    monkeypatch.setattr(dlq, "installation", lambda: contextlib.nullcontext(mock.Mock(now=datetime.now, queue=None)))
+    monkeypatch.setattr(letters, "find", lambda *_, **__: [letter])
+    monkeypatch.setattr(letters, "redrive_all", lambda *_, **__: iter([Redriven(letter), Redriven(letter, EVIL)]))
+    for command, code in ((["list"], 1), (["show", "0/1"], 0), (["redrive", "0/1", "--why", "x"], 1)):
+        done = run.invoke(app, ["dlq", *command])
+        assert done.exit_code == code, done.output
+        assert "\x1b" not in done.stdout
+        assert "[red]x" in done.stdout
