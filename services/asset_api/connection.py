@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, cast
 
+from starlette.types import Receive
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from asset_api.problems import Problem, Problems, to_response
@@ -155,6 +156,12 @@ class Connection(HttpToolsProtocol):
 def connection(*, head_seconds: float) -> type[asyncio.Protocol]:
     """``Connection`` with this time, for uvicorn to make instances of."""
     return type("Connection", (Connection,), {"head_seconds": head_seconds})
+
+
+def has_come(receive: Receive) -> bool:
+    """Whether the whole body of the request is here. False when that is not known, under another server."""
+    cycle = getattr(receive, "__self__", None)
+    return isinstance(cycle, RequestResponseCycle) and not cycle.more_body
 
 
 def _too_large() -> Problem:

@@ -1,6 +1,5 @@
 """Parsing at the boundary: what a client sends becomes a normalised value or a problem that names the field."""
 
-import asyncio
 import base64
 import binascii
 import hashlib
@@ -10,11 +9,9 @@ import unicodedata
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from starlette.requests import ClientDisconnect, Request
 
 from asset_api.problems import Problem, Problems, invalid
 
-MAX_BODY_BYTES = 64 * 1024
 EXTENSIONS = {
     "image/jpeg": "jpg",
     "image/png": "png",
@@ -31,7 +28,6 @@ KEY_PATTERNS = (r"^[!#-~][!-~]{0,254}$", r'^"(?:[!#-\[\]-~]|\\["\\]){1,255}"$')
 """An Idempotency-Key as it is, and as a string of RFC 8941, in which a backslash is before each quote and backslash."""
 _PLAIN, _QUOTED = (re.compile(pattern) for pattern in KEY_PATTERNS)
 _ESCAPED = re.compile(r'\\(["\\])')
-_OTHER_CHARSET = re.compile(r'\bcharset\s*+=\s*+(?!"?(?:utf-?8|us-ascii)\b)', re.IGNORECASE)
 _SHA256_BYTES = 32
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 _REFUSED_CATEGORIES = {"Cc": "a control character", "Zl": "a line separator", "Zp": "a paragraph separator"}
@@ -177,39 +173,6 @@ def _text(given: str, *, longest: int) -> str:
         if reason:
             raise ValueError(f"contains {reason} (U+{ord(character):04X})")
     return text
-
-
-async def read_json(request: Request, *, seconds: float) -> bytes:
-    """The body, when it is called JSON, is small and comes in time.
-
-    Raises:
-        Problem: 415, 413 or 408.
-
-    """
-    media_type, _, parameters = request.headers.get("content-type", "").partition(";")
-    if media_type.strip().lower() != "application/json" or _OTHER_CHARSET.search(parameters):
-        raise Problem(Problems.UNSUPPORTED_MEDIA_TYPE, "Send the body as Content-Type: application/json, in UTF-8.")
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise Problem(
-            Problems.UNSUPPORTED_MEDIA_TYPE,
-            "Send the body as it is, without a Content-Encoding.",
-            headers={"Accept-Encoding": "identity"},
-        )
-    body = bytearray()
-    try:
-        async with asyncio.timeout(seconds):
-            more = True
-            while more:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                body += message.get("body", b"")
-                if len(body) > MAX_BODY_BYTES:
-                    raise Problem(Problems.BODY_TOO_LARGE, f"The body must be at most {MAX_BODY_BYTES} bytes.")
-                more = message.get("more_body", False)
-    except TimeoutError:
-        raise Problem(Problems.BODY_TIMEOUT, f"The body did not arrive within {seconds:g} seconds.") from None
-    return bytes(body)
 
 
 def parse_upload(body: bytes, *, max_upload_bytes: int) -> UploadRequest:

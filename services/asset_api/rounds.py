@@ -8,7 +8,6 @@ first of them does not go alone, a round waits a moment for as many as the last 
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -157,9 +156,12 @@ class _Gathering:
             self._all.set()
 
     async def wait(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(GATHERING_SECONDS):
-                await self._all.wait()
+        # A timer here too, see ``ask``.
+        late = asyncio.get_running_loop().call_later(GATHERING_SECONDS, self._all.set)
+        try:
+            await self._all.wait()
+        finally:
+            late.cancel()
 
 
 @dataclass

@@ -12,12 +12,13 @@ from starlette.responses import Response
 
 from asset_api.answers import json_response, problems
 from asset_api.auth import Bearer, Caller, Scope, Tokens
+from asset_api.body import read_json
 from asset_api.direct import Route
 from asset_api.presign import Presigner, utc_now
 from asset_api.problems import Problem, Problems, unavailable
 from asset_api.quota import QuotaExceeded, TooManyRegistrations
 from asset_api.registration import KeyReused, Registered, register
-from asset_api.requests import KEY_PATTERNS, UploadRequest, parse_idempotency_key, parse_upload, read_json
+from asset_api.requests import KEY_PATTERNS, UploadRequest, parse_idempotency_key, parse_upload
 from asset_api.store import AssetStore
 from asset_api.views import RegisteredView, registered_view
 from darkroom.contracts.ids import stream_event_id

@@ -127,6 +127,29 @@ def test_a_body_that_breaks_http_is_a_problem_too(hasty: Api, connect: Connect) 
     assert problem(read_all(connection)) == (400, "bad-request")
 
 
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_body_in_pieces_is_read_and_one_that_does_not_come_in_time_is_refused(
+    hasty: Api, connect: Connect, parts: int
+) -> None:
+    body = json.dumps({"filename": "a.jpg", "content_type": "image/jpeg", "size": 4}).encode()
+    head = (
+        f"POST /assets HTTP/1.1\r\nHost: api\r\nAuthorization: {hasty.headers()['Authorization']}\r\n"
+        f"Idempotency-Key: pieces-{parts}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    pieces = [body[len(body) * part // parts : len(body) * (part + 1) // parts] for part in range(parts)]
+    whole, late = connect(), connect()
+    for connection in (whole, late):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    whole.sendall(head + pieces[0])
+    for piece in pieces[1:]:
+        whole.sendall(piece)
+    assert whole.recv(65536).startswith(b"HTTP/1.1 201 ")
+    late.sendall(head + b"".join(pieces)[:-1])
+    told = late.recv(65536)
+    assert told.startswith(b"HTTP/1.1 408 ")
+    assert b"urn:darkroom:problem:body-timeout" in told
+
+
 def test_half_a_request_behind_a_stream_does_not_end_the_stream(hasty: Api, start_api: Callable[..., Api]) -> None:
     heartbeats = start_api(DARKROOM_BODY_SECONDS="0.2", DARKROOM_STREAM_HEARTBEAT_SECONDS="1")
     address = urlsplit(heartbeats.url)
