@@ -6,12 +6,14 @@ Each source lists its letters and puts one back where it came from. What it was 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol, Self
 from urllib.parse import unquote_plus
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 from darkroom.assets import Status
 from darkroom.assets.documents import COLLECTION as ASSETS
@@ -121,10 +123,14 @@ class SqsBox:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for message in self._held.values():
-            self._queue.client.change_message_visibility(
-                QueueUrl=self._queue.dlq_url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0
-            )
+        # Only a courtesy: one that others took, or that is seen again already, says so by an error; and what is still
+        # hidden comes back by itself, also from a queue that cannot be reached.
+        with suppress(BotoCoreError):
+            for message in self._held.values():
+                with suppress(ClientError):
+                    self._queue.client.change_message_visibility(
+                        QueueUrl=self._queue.dlq_url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0
+                    )
 
     def letters(self) -> Iterator[Letter]:
         """Every message that is visible."""

@@ -11,7 +11,7 @@ from darkroom.contracts.envelope import from_record
 from darkroom.contracts.events import AssetTrashed
 from darkroom.inbox import Claimed, Lease, LeaseLost
 from darkroom.ops.announcing import Announcer
-from darkroom.ops.letters import Filter, Letter, Redriven, Source, find, redrive_all
+from darkroom.ops.letters import Filter, Letter, Redriven, Source, SqsBox, find, redrive_all
 from darkroom.ops.redriving import NotRedrivable, redrive
 from darkroom.ops.verify import verify
 from darkroom.runtime.kafka import producer_config
@@ -169,6 +169,20 @@ def test_messages_go_from_the_dead_letter_queue_to_the_queue(whole: Place) -> No
     assert len(put_back(whole, Source.SQS)) == 12
     assert messages_in(queue.client, queue.dlq_url) == 0
     assert len(operations(whole)) == 13
+
+
+def test_messages_that_others_have_seen_or_taken_meanwhile_do_not_fail_who_listed_them(whole: Place) -> None:
+    queue = whole.installation.queue
+    assert queue is not None
+    for n in range(3):
+        queue.client.send_message(QueueUrl=queue.dlq_url, MessageBody=f"no JSON {n}")
+    with SqsBox(queue) as box:
+        assert len(list(box.letters())) == 3
+        taken, seen, _ = [message["ReceiptHandle"] for message in box._held.values()]
+        queue.client.delete_message(QueueUrl=queue.dlq_url, ReceiptHandle=taken)
+        # As after a minute: it is hidden no longer, and whoever has the receipt has nothing.
+        queue.client.change_message_visibility(QueueUrl=queue.dlq_url, ReceiptHandle=seen, VisibilityTimeout=0)
+    assert len(listed(whole, Source.SQS)) == 2
 
 
 def test_kafkas_letters_are_put_back_once(whole: Place) -> None:
