@@ -1,5 +1,6 @@
 """The page in a real browser, on a whole stack: what a person with a mouse, a keyboard or a bad network does."""
 
+import base64
 import io
 import re
 from collections.abc import Iterator
@@ -239,6 +240,51 @@ def test_a_file_that_is_no_picture_fails_with_its_reason(page: Page, tmp_path: P
     page.set_input_files("#files", text)
     expect_state(page, "notes.txt", "refused")
     expect(card(page, "notes.txt")).to_contain_text("content_type")
+
+
+def test_a_phones_photo_is_taken_though_the_browser_names_no_type(
+    page: Page, world: World, owner: str, tmp_path: Path
+) -> None:
+    photo = tmp_path / "IMG_0001.HEIC"
+    photo.write_bytes(pictures.heic(Image.effect_mandelbrot((320, 240), (-2, -1.2, 1, 1.2), 40).convert("RGB")))
+    # As a drop does: what the dialog's filter leaves out.
+    page.evaluate(
+        """encoded => {
+            const bytes = Uint8Array.from(atob(encoded), (character) => character.charCodeAt(0));
+            const dataTransfer = new DataTransfer();
+            dataTransfer.items.add(new File([bytes], "IMG_0001.HEIC", { type: "" }));
+            dispatchEvent(new DragEvent("drop", { dataTransfer }));
+        }""",
+        base64.b64encode(photo.read_bytes()).decode(),
+    )
+    expect_state(page, photo.name, "READY")
+    assert [one["content_type"] for one in assets(world, owner)] == ["image/heic"]
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        pytest.param("get() { throw new DOMException('blocked', 'SecurityError') }", id="blocked"),
+        pytest.param(
+            "get() { return { getItem: () => '{\"not\": \"a list\"}', setItem() { throw new DOMException('full', "
+            "'QuotaExceededError') }, removeItem() {} } }",
+            id="full-and-spoilt",
+        ),
+    ],
+)
+def test_a_browser_that_keeps_nothing(
+    context: BrowserContext, world: World, owner: str, photos: list[Path], storage: str
+) -> None:
+    context.add_init_script(
+        f"for (const kind of ['localStorage', 'sessionStorage']) Object.defineProperty(window, kind, {{ {storage} }})"
+    )
+    page = context.new_page()
+    page.goto(world.stack.page_url(owner))
+    expect(page.locator("#live")).to_have_attribute("data-state", "on")
+    page.set_input_files("#files", photos)
+    for photo in photos:
+        expect_state(page, photo.name, "READY")
+    assert len(assets(world, owner)) == 3
 
 
 def test_everything_can_be_done_by_keyboard(page: Page, photos: list[Path]) -> None:

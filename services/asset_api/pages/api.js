@@ -5,12 +5,26 @@ const TOKEN = "darkroom-token";
 const SILENCE_MS = 45_000; // the server says something every 15 s
 const SLOWEST_MS = 15_000;
 
+// A browser may refuse to keep anything (cookies are blocked, its storage is full): then it is kept while the page is open.
+function drawer(kind) {
+  const here = new Map();
+  const tried = (use, instead) => { try { return use(window[kind]); } catch { return instead(); } };
+  return {
+    get: (name) => here.get(name) ?? tried((storage) => storage.getItem(name), () => null) ?? "",
+    set: (name, text) => tried((storage) => { storage.setItem(name, text); here.delete(name); }, () => here.set(name, text)),
+    drop: (name) => { here.delete(name); tried((storage) => storage.removeItem(name), () => undefined); },
+  };
+}
+
+const session = drawer("sessionStorage");
+export const local = drawer("localStorage");
+
 export class Refused extends Error {} // final: trying again cannot help
 export class SignedOut extends Error {}
 
-export const token = () => sessionStorage.getItem(TOKEN) ?? "";
-export const keepToken = (given) => sessionStorage.setItem(TOKEN, given);
-export const dropToken = () => sessionStorage.removeItem(TOKEN);
+export const token = () => session.get(TOKEN);
+export const keepToken = (given) => session.set(TOKEN, given);
+export const dropToken = () => session.drop(TOKEN);
 
 export function owner() {
   // Read, not checked: it only names the drawer in which this browser keeps its unfinished uploads.

@@ -1,18 +1,24 @@
 // One upload after the other through the API, as any frontend would do it: POST with a key, PUT to the storage.
 // The key is kept in this browser, so that a reload, a crash or a retry leads to the one asset of the first try.
 
-import { call, owner, pause, Refused, SignedOut } from "./api.js";
+import { call, local, owner, pause, Refused, SignedOut } from "./api.js";
 
 const AT_ONCE = 3;
 const TRIES = 5;
 // The browser sets this one itself, to the size of what it sends, and does not let a script do it.
 const SET_BY_BROWSER = new Set(["content-length"]);
 
-const drawer = () => `darkroom-uploads:${owner()}`;
+// Where the system does not know an extension, the browser names no type; of phones' photos many do not.
+const TYPES = { heic: "image/heic", heif: "image/heif", avif: "image/avif", webp: "image/webp" };
+
+const place = () => `darkroom-uploads:${owner()}`;
+
+const typeOf = (file) => file.type || TYPES[file.name.split(".").pop().toLowerCase()] || "";
 
 export function kept() {
   try {
-    return JSON.parse(localStorage.getItem(drawer()) ?? "[]");
+    const list = JSON.parse(local.get(place()) || "[]");
+    return Array.isArray(list) ? list.filter((one) => one?.key && one.name) : [];
   } catch {
     return [];
   }
@@ -20,11 +26,11 @@ export function kept() {
 
 function keep(entry) {
   const others = kept().filter((one) => one.key !== entry.key);
-  localStorage.setItem(drawer(), JSON.stringify([...others, entry].slice(-200)));
+  local.set(place(), JSON.stringify([...others, entry].slice(-200)));
 }
 
 export function forget(key) {
-  localStorage.setItem(drawer(), JSON.stringify(kept().filter((one) => one.key !== key)));
+  local.set(place(), JSON.stringify(kept().filter((one) => one.key !== key)));
 }
 
 export function newKey() {
@@ -72,7 +78,7 @@ export class Uploads {
   }
 
   add(file, key = newKey(), earlier = {}) {
-    const item = { ...earlier, key, file, name: file.name, size: file.size, type: file.type };
+    const item = { ...earlier, key, file, name: file.name, size: file.size, type: typeOf(file) };
     keep({ key, name: item.name, size: item.size, type: item.type, checksum: item.checksum, assetId: item.assetId });
     this.start(item);
     return item;
