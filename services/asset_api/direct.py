@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from asset_api.auth import Bearer
@@ -27,10 +28,37 @@ class Api(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         """See ``FastAPI``."""
-        app: ASGIApp = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
+        app: ASGIApp = ExceptionMiddleware(_ByPath(self.router), handlers=self.exception_handlers)
         for middleware, given, named in reversed(self.user_middleware):
             app = middleware(app, *given, **named)
         return app
+
+
+class _ByPath:
+    """The router; but a path without parameters is looked up, and not compared with one route after the other."""
+
+    def __init__(self, router: APIRouter) -> None:
+        self._router = router
+        self._routes = {
+            (method, route.path): route
+            for route in router.routes
+            if isinstance(route, Route) and route.direct and not route.param_convertors
+            for method in route.methods or ()
+            if route is _first(router, method, route.path)
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = None if scope["type"] != "http" else self._routes.get((scope["method"], scope["path"]))
+        if route is None:
+            await self._router(scope, receive, send)
+        else:
+            scope.update(route=route, endpoint=route.endpoint, path_params={})
+            await route.app(scope, receive, send)
+
+
+def _first(router: APIRouter, method: str, path: str) -> BaseRoute | None:
+    scope = {"type": "http", "method": method, "path": path}
+    return next((route for route in router.routes if route.matches(scope)[0] is Match.FULL), None)
 
 
 Endpoint = Callable[..., Coroutine[Any, Any, Response]]

@@ -107,7 +107,7 @@ class Presigner:
             parameters["ChecksumSHA256"] = asset.checksum_sha256
         url = self._signer.url("put_object", parameters=parameters, seconds=seconds)
         # A header that is not signed is no constraint; a later boto3 must not drop one unnoticed.
-        if missing := {name.lower() for name in headers} - signed_headers(url):
+        if missing := set(map(str.lower, headers)) - signed_headers(url):
             raise CannotSign(f"the signature does not cover {', '.join(sorted(missing))}")
         return SignedUpload(url=url, headers=headers, expires_at=expires_at)
 

@@ -24,6 +24,7 @@ _QUERY = {
     "ResponseContentDisposition": "response-content-disposition",
     "VersionId": "versionId",
 }
+_KNOWN = frozenset({"Key", *_HEADERS, *_QUERY})
 _SAMPLE = "assets/sample"
 
 
@@ -45,7 +46,7 @@ class Signer:
         """A URL for ``put_object`` or ``get_object`` with these parameters, by botocore's names and without Bucket."""
         if not self._compared:
             self._compare()
-        if self._place is None or not parameters.keys() <= {"Key", *_HEADERS, *_QUERY}:
+        if self._place is None or not parameters.keys() <= _KNOWN:
             return self._botocores(operation, parameters, seconds)
         return self._ours(operation, parameters, seconds, place=self._place, now=datetime.now(UTC))
 

@@ -51,7 +51,7 @@ def presign(
 
     ``headers`` have lower-case names and values without blanks at their ends or in a row.
     """
-    stamp = now.strftime("%Y%m%dT%H%M%SZ")
+    stamp = _stamp(now.replace(microsecond=0))
     scope = f"{stamp[:8]}/{place.region}/{_SERVICE}/{_END}"
     signed = sorted([*(headers or {}).items(), ("host", place.host)])
     names = ";".join([name for name, _ in signed])
@@ -72,6 +72,11 @@ def presign(
     signing_key = _signing_key(credentials.secret_key, stamp[:8], place.region)
     signature = hmac.digest(signing_key, to_sign.encode(), "sha256").hex()
     return f"{place.scheme}://{place.host}{path}?{queried}&X-Amz-Signature={signature}"
+
+
+@lru_cache(maxsize=8)
+def _stamp(second: datetime) -> str:
+    return second.strftime("%Y%m%dT%H%M%SZ")
 
 
 @lru_cache(maxsize=64)

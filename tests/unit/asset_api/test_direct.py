@@ -17,10 +17,10 @@ from darkroom.runtime.tokens import AUDIENCE, ISSUER, mint
 SECRET = "unit-test-secret-of-more-than-32-bytes"
 
 
-def asked(app: FastAPI, path: str, **options: Any) -> httpx.Response:
+def asked(app: FastAPI, path: str, *, method: str = "GET", **options: Any) -> httpx.Response:
     async def once() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://api") as client:
-            return await client.get(path, **options)
+            return await client.request(method, path, **options)
 
     return asyncio.run(once())
 
@@ -33,11 +33,20 @@ def small() -> FastAPI:
     router = APIRouter(route_class=Route)
 
     def told(request: Request, **given: object) -> Response:
-        return JSONResponse({**given, "by_fastapi": "fastapi_inner_astack" in request.scope})
+        scope = request.scope
+        return JSONResponse({**given, "by_fastapi": "fastapi_inner_astack" in scope, "by_router": "router" in scope})
 
     @router.get("/of/{name}")
     async def direct(name: str, request: Request, caller: Annotated[Caller, Depends(reader)]) -> Response:
         return told(request, name=name, owner=caller.owner_id)
+
+    @router.get("/of/me")
+    async def never(request: Request) -> Response:
+        return told(request, never=True)
+
+    @router.get("/plain")
+    async def plain(request: Request) -> Response:
+        return told(request, route=request.scope["route"].path)
 
     @router.get("/query/{name}")
     async def with_query(
@@ -69,7 +78,17 @@ def headers() -> dict[str, str]:
 
 
 def test_an_endpoint_gets_request_path_and_caller_without_fastapi(small: FastAPI, headers: dict[str, str]) -> None:
-    assert asked(small, "/of/a%20b", headers=headers).json() == {"name": "a b", "owner": "owner-1", "by_fastapi": False}
+    by = {"by_fastapi": False, "by_router": True}
+    assert asked(small, "/of/a%20b", headers=headers).json() == {"name": "a b", "owner": "owner-1", **by}
+
+
+def test_a_path_without_parameters_is_looked_up_unless_another_route_comes_first(
+    small: FastAPI, headers: dict[str, str]
+) -> None:
+    assert asked(small, "/plain").json() == {"route": "/plain", "by_fastapi": False, "by_router": False}
+    assert asked(small, "/plain?and=more").json()["by_router"] is False
+    assert asked(small, "/of/me", headers=headers).json()["name"] == "me"
+    assert asked(small, "/plain", method="POST").status_code == 405
 
 
 def test_without_a_caller_it_is_not_called(small: FastAPI) -> None:
@@ -80,10 +99,10 @@ def test_without_a_caller_it_is_not_called(small: FastAPI) -> None:
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("/query/a", {"name": "a", "owner": "owner-1", "limit": 5, "by_fastapi": True}),
-        ("/query/a?limit=7", {"name": "a", "owner": "owner-1", "limit": 7, "by_fastapi": True}),
-        ("/number/4", {"number": 4, "by_fastapi": True}),
-        ("/text?name=b", {"name": "b", "by_fastapi": True}),
+        ("/query/a", {"name": "a", "owner": "owner-1", "limit": 5, "by_fastapi": True, "by_router": True}),
+        ("/query/a?limit=7", {"name": "a", "owner": "owner-1", "limit": 7, "by_fastapi": True, "by_router": True}),
+        ("/number/4", {"number": 4, "by_fastapi": True, "by_router": True}),
+        ("/text?name=b", {"name": "b", "by_fastapi": True, "by_router": True}),
         ("/dictionary", {"status": "ok"}),
     ],
 )
