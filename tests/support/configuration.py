@@ -24,6 +24,7 @@ import processor.settings
 import s3_bridge.settings
 from darkroom.cli import reconciler
 from darkroom.life import app as life
+from darkroom.local.stack import STACK_VARIABLE
 from darkroom.ops import installation
 from darkroom.runtime.settings import PREFIX, Group
 from darkroom.setup import prepare, wait
@@ -103,13 +104,19 @@ def render() -> str:
         f"| `{wait.SECONDS_VARIABLE}` | number, from 0, to {wait.MOST_SECONDS:,.0f} | `{wait.DEFAULT_SECONDS:g}` | "
         "how many seconds each server may take, before the container ends with the reason |\n"
     )
+    parts.append(
+        "## Set by the local stack\n\n"
+        "| variable | type | default | meaning |\n|---|---|---|---|\n"
+        f"| `{STACK_VARIABLE}` | text | none | in the environment file that `darkroom up` writes: the folder of its "
+        "stack; where it is set, `up` and `demo` start nothing at that stack's servers |\n"
+    )
     return "\n".join(parts)
 
 
 def names() -> frozenset[str]:
     """Every variable there is."""
     fields = {name for program in PROGRAMS for name in program.settings.model_fields}
-    return frozenset({PREFIX + name.upper() for name in fields} | {wait.SECONDS_VARIABLE})
+    return frozenset({PREFIX + name.upper() for name in fields} | {wait.SECONDS_VARIABLE, STACK_VARIABLE})
 
 
 def numbers(settings: type[BaseSettings]) -> list[tuple[str, FieldInfo]]:

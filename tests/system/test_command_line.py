@@ -163,8 +163,21 @@ def test_a_folder_whose_aws_endpoint_was_killed_is_refused_with_what_to_do(
 
 
 @pytest.mark.timeout(300)
-def test_two_run_side_by_side(up: Callable[[], tuple[subprocess.Popen[str], Path]]) -> None:
+def test_two_run_side_by_side_and_none_over_another(
+    up: Callable[[], tuple[subprocess.Popen[str], Path]], tmp_path: Path
+) -> None:
     (first, one), (second, two) = up(), up()
+    told = dict(re.findall(r"export (\w+)=(\S+)", (one / "environment").read_text()))
+    over = subprocess.run(
+        [*DARKROOM, "up", "--data", str(tmp_path / "third")],
+        env=environment(**told),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert over.returncode == 2
+    assert f"This shell has the environment of the stack in {one}:" in " ".join(over.stderr.split())
     second.send_signal(signal.SIGINT)
     assert second.wait(60) == 0
     assert processes_of(two) == []

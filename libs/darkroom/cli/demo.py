@@ -3,6 +3,7 @@
 import contextlib
 import json
 import mimetypes
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from darkroom.cli.client import TERMINAL, Refused, Sent, Uploader
 from darkroom.cli.operation import JsonFile, between, plain
 from darkroom.cli.photo import dusk
 from darkroom.cli.tail import Seen, Tail
-from darkroom.cli.up import STARTING, describe, wait_for_interrupt
+from darkroom.cli.up import announce, describe, wait_for_interrupt
 from darkroom.contracts.events import EventType
 from darkroom.local.processes import ended_by_signals
 from darkroom.local.stack import start_stack
@@ -65,7 +66,7 @@ def demo(
     failed = True
     with ended_by_signals(), contextlib.suppress(KeyboardInterrupt), _folder(data) as folder:
         began = time.monotonic()
-        console.print(STARTING)
+        announce(console, os.environ)
         with start_stack(folder, api_port=port) as stack:
             console.print(f"Everything is up after {time.monotonic() - began:.1f} s.\n", highlight=False)
             describe(console, stack, owner=OWNER)

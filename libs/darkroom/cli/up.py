@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -17,11 +17,10 @@ from darkroom.cli import operation
 from darkroom.cli.operation import between, plain
 from darkroom.local.errors import DataFolderInUseError
 from darkroom.local.processes import ended_by_signals
+from darkroom.local.servers import AWS_VARIABLE, KAFKA_VARIABLE, MONGO_VARIABLE, VARIABLES, named_servers
 from darkroom.local.stack import Stack, start_stack
 
 FOLDER = Path(".darkroom")
-STARTING = "Starting MongoDB, Kafka, an AWS endpoint and the services …"
-"""Said at once: it takes half a minute on a small machine, in which nothing else would be."""
 _LOOK_SECONDS = 0.5
 
 
@@ -39,7 +38,7 @@ def up(
     Servers named by DARKROOM_MONGO_URL, DARKROOM_KAFKA_BOOTSTRAP or AWS_ENDPOINT_URL are used instead of local ones.
     """
     console = Console()
-    console.print(STARTING)
+    announce(console, os.environ)
     with (
         ended_by_signals(),
         contextlib.suppress(KeyboardInterrupt),
@@ -50,17 +49,31 @@ def up(
         wait_for_interrupt(console, stack)
 
 
+def announce(console: Console, environment: Mapping[str, str]) -> None:
+    """Say at once what is started, and what is not: it takes half a minute on a small machine."""
+    named = named_servers(environment)
+    started = ", ".join(server for server in VARIABLES if server not in named)
+    console.print(f"Starting {started} and the services …" if started else "Starting the services …", soft_wrap=True)
+    if named:
+        theirs = ", ".join(f"{server} ({variable})" for server, variable in named.items())
+        console.print(f"Not started, since a variable names yours: {theirs}.", highlight=False, soft_wrap=True)
+
+
 def describe(console: Console, stack: Stack, *, owner: str) -> None:
     """Print where everything is, and how to get in."""
     servers = stack.servers
+    token = stack.token(owner)
     for name, value in {
         "Page": stack.page_url(owner),
         "API": stack.api_url,
-        "Token": stack.token(owner),
-        "MongoDB": servers.mongo_url if servers.mongo else "yours (DARKROOM_MONGO_URL)",
-        "Kafka": servers.kafka_bootstrap,
-        "AWS": f"{servers.aws_endpoint_url}, bucket {stack.outputs.bucket}",
+        "Token": token,
+        # Of somebody's own, the address may hold a password.
+        "MongoDB": servers.mongo_url if servers.mongo else f"yours ({MONGO_VARIABLE})",
+        "Kafka": servers.kafka_bootstrap if servers.kafka else f"yours ({KAFKA_VARIABLE}), {servers.kafka_bootstrap}",
+        "AWS": f"{'' if servers.aws else f'yours ({AWS_VARIABLE}), '}{servers.aws_endpoint_url}, "
+        f"bucket {stack.outputs.bucket}",
         "Logs": servers.log_dir,
+        "By hand": f"export API={stack.api_url} TOKEN={token}",
         "Operate": f". {stack.environment_file} && {_command()} status",
     }.items():
         console.print(f"[bold]{name + ':':9}[/] {plain(value)}", highlight=False, soft_wrap=True)
@@ -83,7 +96,7 @@ def wait_for_interrupt(console: Console, stack: Stack) -> None:
             if not process.running:
                 console.print(
                     f"[bold red]{process.name} has ended[/] with exit code {process.exit_code}, and is not started "
-                    f"again. Its log: {plain(process.log_path)}",
+                    f"again: Ctrl-C, and the same command, start everything. Its log: {plain(process.log_path)}",
                     highlight=False,
                     soft_wrap=True,
                 )

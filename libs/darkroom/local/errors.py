@@ -52,5 +52,9 @@ class ServerUnreachableError(LocalServerError):
     """The server named by an explicit address does not answer."""
 
 
+class AnotherStackError(LocalServerError):
+    """The environment is that of a stack of this machine, whose servers and deployment would be taken over."""
+
+
 class NotAReplicaSetError(LocalServerError):
     """The MongoDB named by an explicit address is a standalone server."""

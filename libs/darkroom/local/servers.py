@@ -18,6 +18,9 @@ MONGO_VARIABLE = "DARKROOM_MONGO_URL"
 KAFKA_VARIABLE = "DARKROOM_KAFKA_BOOTSTRAP"
 AWS_VARIABLE = "AWS_ENDPOINT_URL"
 
+VARIABLES = {"MongoDB": MONGO_VARIABLE, "Kafka": KAFKA_VARIABLE, "an AWS endpoint": AWS_VARIABLE}
+"""By which variable each server is the user's own."""
+
 Started = TypeVar("Started")
 
 
@@ -80,6 +83,11 @@ class Servers:
         """
         inherited = os.environ if inherited is None else inherited
         return (dict(inherited) if self.aws is None else without_aws(inherited)) | self.environment()
+
+
+def named_servers(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of ``VARIABLES`` is not started, since its variable names the user's own."""
+    return {server: variable for server, variable in VARIABLES.items() if environment.get(variable)}
 
 
 @contextlib.contextmanager

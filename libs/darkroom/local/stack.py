@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import secrets
 import shlex
@@ -17,14 +18,16 @@ import boto3
 
 from darkroom.contracts.topics import Topics
 from darkroom.local.deployment import DeploymentError, Outputs, deploy
-from darkroom.local.errors import ServerNotReadyError
+from darkroom.local.errors import AnotherStackError, ServerNotReadyError
 from darkroom.local.ports import HOST, require_free, start_on_free_ports
 from darkroom.local.processes import SupervisedProcess, Supervisor, in_parallel
-from darkroom.local.servers import Servers, start_servers
+from darkroom.local.servers import Servers, named_servers, start_servers
 from darkroom.runtime.kafka import ensure_topics
 from darkroom.runtime.tokens import mint
 
 DAY = 24 * 3600
+STACK_VARIABLE = "DARKROOM_LOCAL_STACK"
+"""In the environment file alone: the folder of the stack whose environment it is."""
 TIDYING = {
     "sweeper": ("darkroom.cli", "sweep", "--every", "300"),
     "reconciler": ("darkroom.cli", "reconcile", "--every", "300", "--objects-every", "86400"),
@@ -107,6 +110,7 @@ def start_stack(
     ``session`` is the boto3 session that deploys; by default AWS's own variables decide, and for a local endpoint
     credentials that mean nothing. Raises LocalServerError.
     """
+    _refuse_another_stack(os.environ if environment is None else environment)
     topics = Topics(topic_prefix)
     with (
         start_servers(data_dir, environment=environment) as servers,
@@ -165,7 +169,21 @@ def start_stack(
             jwt_secret=secret,
             services=services,
             settings=shared,
-            environment_file=_write_environment(data_dir / "environment", _operations(shared, services)),
+            environment_file=_write_environment(
+                data_dir / "environment", {STACK_VARIABLE: str(data_dir.absolute()), **_operations(shared, services)}
+            ),
+        )
+
+
+def _refuse_another_stack(environment: Mapping[str, str]) -> None:
+    """Whoever sourced a stack's environment file to operate it does not mean to deploy over it from somewhere else."""
+    folder, named = environment.get(STACK_VARIABLE), named_servers(environment)
+    if folder and named:
+        variables = " ".join(named.values())
+        raise AnotherStackError(
+            f"This shell has the environment of the stack in {folder}: {variables} would have its servers used instead "
+            f"of new ones, and its deployment replaced. Use another shell, or: unset {variables}. If you mean that "
+            f"stack's servers: unset {STACK_VARIABLE}."
         )
 
 

@@ -154,7 +154,10 @@ def problems(snapshot: Snapshot, *, late: float) -> Iterator[Problem]:
         yield Problem(f"{name} could not be asked: {why}", "see to that server first; the rest may follow from it")
     for service in snapshot.services:
         if service.problem is not None:
-            yield Problem(f"{service.url} is not ready: {service.problem}", "look at its log; start it again")
+            yield Problem(
+                f"{service.url} is not ready: {service.problem}",
+                "look at its log; start it again (what `darkroom up` runs: Ctrl-C there, then `darkroom up` once more)",
+            )
     yield from _missing(snapshot, late)
     yield from _late(snapshot, late)
     for kind, count in snapshot.lost.items():

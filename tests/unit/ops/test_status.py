@@ -31,6 +31,12 @@ def test_an_installation_that_is_well_has_no_problem() -> None:
     assert told(unpublished=Waiting(3, 59.0), under_way={"UPLOADING": Waiting(5, 9999.0)}, backing_off=3) == []
 
 
+def test_what_has_ended_comes_back_by_the_command_that_started_it() -> None:
+    snapshot = Snapshot(datetime(2026, 3, 1, tzinfo=UTC), **{**GOOD, "services": [Service("http://a", {}, "refused")]})
+    (problem,) = problems(snapshot, late=60)
+    assert "Ctrl-C there, then `darkroom up`" in problem.mend
+
+
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
