@@ -54,7 +54,9 @@ def page_router(*, presigner: Presigner) -> APIRouter:
     async def file(request: Request, name: str) -> Response:
         if name not in FILES:
             raise Problem(Problems.NOT_FOUND, "There is nothing at this address.")
-        headers = {"Cache-Control": "no-cache", "ETag": tags[name]}
-        return unchanged(request, tags[name]) or Response(contents[name], media_type=FILES[name], headers=headers)
+        answer = unchanged(request, tags[name]) or Response(contents[name], media_type=FILES[name])
+        # On a 304, too: by its fields a cache renews what it has (RFC 9110, 15.4.5).
+        answer.headers.update({"Cache-Control": "no-cache", "ETag": tags[name]})
+        return answer
 
     return router

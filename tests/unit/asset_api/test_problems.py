@@ -212,7 +212,12 @@ def test_the_page_lets_no_script_in_and_talks_to_s3_alone(ask: Ask) -> None:
     for address in [f"/pages/{name}" for name in named | imported] + ["/favicon.ico"]:
         found = ask("GET", address)
         assert found.status_code == 200
-        assert ask("GET", address, headers={"If-None-Match": found.headers["etag"]}).status_code == 304
+        known = ask("GET", address, headers={"If-None-Match": found.headers["etag"]})
+        assert known.status_code == 304
+        # What a cache has of it goes on as this answer says (RFC 9110, 15.4.5).
+        for name in ("cache-control", "content-security-policy", "content-location", "etag", "expires", "vary"):
+            assert known.headers.get(name) == found.headers.get(name)
+        assert known.headers["cache-control"] == "no-cache"
         assert ask("GET", address, headers={"If-None-Match": '"other"'}).content == found.content
         # Nobody needs a part of a few kilobytes: the whole is the right answer to any Range.
         assert ask("GET", address, headers={"Range": "bytes=zz-"}).content == found.content
