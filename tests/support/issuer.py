@@ -94,6 +94,10 @@ class KeyServer:
     issuer: Issuer
     asked: list[str]
     status: int = 200
+    encoded: tuple[str, bytes] | None = None
+    """Sent instead of the key set: Content-Encoding and the content in it."""
+    accepted: list[str] = field(default_factory=list)
+    """What each request accepts as Content-Encoding."""
 
 
 @contextmanager
@@ -103,8 +107,12 @@ def key_server(issuer: Issuer) -> Iterator[KeyServer]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             served.asked.append(self.path)
+            served.accepted.append(self.headers.get("Accept-Encoding", ""))
             content = json.dumps(served.issuer.key_set).encode()
             self.send_response(served.status)
+            if served.encoded is not None:
+                encoding, content = served.encoded
+                self.send_header("Content-Encoding", encoding)
             if served.status == 302:
                 self.send_header("Location", f"{served.url}-elsewhere")
             self.send_header("Content-Length", str(len(content)))

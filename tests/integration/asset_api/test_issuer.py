@@ -1,7 +1,9 @@
 """Tokens of an issuer with a JWK Set, over the running API."""
 
 import asyncio
+import gzip
 import json
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from asset_api.jwks import MAX_BYTES, FetchFailed, fetch_from
 from support.eventually import eventually
 from support.issuer import Issuer, KeyServer, claims, forged, key_server, new_key, public_texts
 
@@ -124,3 +127,50 @@ def test_a_scope_that_is_missing_is_403(api: Api) -> None:
             assert read.headers["www-authenticate"].endswith('error="insufficient_scope", scope="assets:read"')
             assert read.json()["type"] == "urn:darkroom:problem:insufficient-scope"
         assert api.http.post("/assets", json=wanted, headers=headers).status_code == post
+
+
+def fetched(served: KeyServer) -> Any:
+    async def once() -> Any:
+        async with httpx.AsyncClient() as client:
+            return await fetch_from(served.url, client, seconds=10)()
+
+    return asyncio.run(once())
+
+
+def test_the_key_set_is_asked_for_as_it_is(served: KeyServer) -> None:
+    assert fetched(served) == served.issuer.key_set
+    assert served.accepted == ["identity"]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "x-gzip"])
+def test_one_that_was_packed_all_the_same_is_read(served: KeyServer, encoding: str) -> None:
+    served.encoded = encoding, gzip.compress(json.dumps(served.issuer.key_set).encode())
+    assert fetched(served) == served.issuer.key_set
+
+
+def test_a_packed_answer_is_never_unpacked_further_than_a_key_set_may_be_long(served: KeyServer) -> None:
+    served.encoded = "gzip", gzip.compress(b" " * 100_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FetchFailed, match=f"more than {MAX_BYTES} bytes"):
+            fetched(served)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content", "says"),
+    [
+        ("br", b"packed", "packed as 'br'"),
+        ("gzip, gzip", gzip.compress(gzip.compress(b"{}")), "packed as 'gzip, gzip'"),
+        ("gzip", b"{}", "Error -3"),
+        ("gzip", gzip.compress(b"{}")[:-9], "is cut off"),
+    ],
+    ids=["br", "twice", "not at all", "cut off"],
+)
+def test_what_cannot_be_unpacked_is_said_to_be_so(served: KeyServer, encoding: str, content: bytes, says: str) -> None:
+    served.encoded = encoding, content
+    with pytest.raises(FetchFailed, match=says):
+        fetched(served)
