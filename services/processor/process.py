@@ -281,7 +281,7 @@ class Processor:
             self.originals.put_away(original)
             self.store.put_away(original.asset_id)
         except (RemovalFailed, PyMongoError) as error:
-            log.warning("rejected_original_left", policy=original.policy, error=str(error))
+            log.warning("rejected_original_left", rejected_originals=original.policy, error=str(error))
 
     def _started(self, job: "_Job", asset: Asset) -> Asset | None:
         """The asset PROCESSING this upload; None if it is another upload's, or past that."""

@@ -1,5 +1,6 @@
 """What is secret does not reach the log, whoever logs it and however it is written."""
 
+import ast
 import json
 import logging
 import subprocess
@@ -13,6 +14,20 @@ from pydantic import SecretStr
 
 from darkroom.runtime.logging import OWN, configure
 from darkroom.runtime.redaction import HIDDEN, Redactor, secrets_in
+from support.markdown import ROOT
+
+LOGGING = {
+    "debug",
+    "info",
+    "warning",
+    "error",
+    "exception",
+    "critical",
+    "log",
+    "bind",
+    "bind_contextvars",
+    "bound_contextvars",
+}
 
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLW9mLXRoZS10b2tlbg"
 SIGNATURE = "6f1ed002ab5595859014ebf0951522d9d1b2a3c4e5f60718293a4b5c6d7e8f90"
@@ -188,3 +203,27 @@ def test_below_info_libraries_are_silent_unless_asked() -> None:
         logging.root.setLevel(level)
         for name, was in levels.items():
             logging.getLogger(name).setLevel(was)
+
+
+def own_fields() -> dict[str, str]:
+    """Every field of the code's own log lines, with a place where it is written."""
+    found: dict[str, str] = {}
+    for path in (path for folder in ("libs", "services") for path in sorted((ROOT / folder).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] not in LOGGING:
+                continue
+            given = [word for word in node.keywords if word.arg not in (None, "extra")]
+            extras = [word.value for word in node.keywords if word.arg == "extra"]
+            names = [word.arg for word in given if word.arg is not None]
+            names += [
+                ast.literal_eval(key) for extra in extras if isinstance(extra, ast.Dict) for key in extra.keys if key
+            ]
+            found |= dict.fromkeys(names, f"{path.relative_to(ROOT)}:{node.lineno}")
+    return found
+
+
+def test_no_field_of_our_own_lines_is_hidden_for_its_name() -> None:
+    fields = own_fields()
+    assert {"asset_id", "rejected_originals", "reason", "route"} <= fields.keys()
+    shown = Redactor().fields(dict.fromkeys(fields, "tag"))
+    assert {name: place for name, place in fields.items() if shown[name] != "tag"} == {}
