@@ -79,7 +79,7 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings, HealthSetti
     stream_queue: int = Field(
         default=256, ge=1, le=100_000, description="events that wait for a live stream before it is ended"
     )
-    stream_heartbeat_seconds: float = Field(default=15.0, gt=0, le=600, description="the longest silence of a stream")
+    stream_heartbeat_seconds: float = Field(default=15.0, ge=0.1, le=600, description="the longest silence of a stream")
     stream_replay_seconds: float = Field(
         default=3600.0,
         ge=0,
@@ -87,7 +87,7 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings, HealthSetti
         description="how far back a stream goes on from; whoever was away longer reads anew",
     )
     mongo_seconds: float = Field(
-        default=5.0, gt=0, le=30, description="the longest that a request waits for MongoDB, once its turn has come"
+        default=5.0, ge=0.1, le=30, description="the longest that a request waits for MongoDB, once its turn has come"
     )
     mongo_connections: int = Field(
         default=32,
@@ -97,7 +97,7 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings, HealthSetti
     )
     body_seconds: float = Field(
         default=10.0,
-        gt=0,
+        ge=0.1,
         le=600,
         description="the longest that a request's head may take to arrive, and then its body",
     )

@@ -26,14 +26,14 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings, HealthSett
         default=10, ge=1, le=1000, description="attempts before a notification is given up"
     )
     notifier_backoff_seconds: float = Field(
-        default=300.0, gt=0, le=86_400, description="longest pause between two attempts"
+        default=300.0, ge=0.1, le=86_400, description="longest pause between two attempts"
     )
     notifier_grace_seconds: float = Field(
         default=20.0, ge=0, le=3600, description="time for running work to end after SIGTERM"
     )
     notifier_stalled_seconds: float = Field(
         default=180.0,
-        gt=0,
+        ge=1,
         le=86_400,
         description="without an answer of any handler for so long the notifier is not ready",
     )
@@ -54,7 +54,7 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings, HealthSett
         default=None, description="signing secret of Standard Webhooks: whsec_ and 24 to 64 bytes in base64"
     )
     webhook_seconds: float = Field(
-        default=15.0, gt=0, le=600, description="longest time that a receiver may take to answer"
+        default=15.0, ge=0.1, le=600, description="longest time that a receiver may take to answer"
     )
 
     @field_validator("webhook_secret")

@@ -18,17 +18,17 @@ class Settings(MongoSettings, KafkaSettings, LogSettings, HealthSettings):
     )
     relay_lease_seconds: float = Field(default=10.0, ge=0.5, le=3600, description="length of a shard's lease")
     relay_poll_seconds: float = Field(
-        default=1.0, gt=0, le=3600, description="how often the outbox is read when the change stream says nothing"
+        default=1.0, ge=0.1, le=3600, description="how often the outbox is read when the change stream says nothing"
     )
     relay_in_flight: int = Field(
         default=20_000, ge=1, le=1_000_000, description="rows sent and not yet marked, at most"
     )
     relay_stall_seconds: float = Field(
-        default=60.0, gt=0, le=3600, description="without one acknowledgement for so long the producer is replaced"
+        default=60.0, ge=1, le=3600, description="without one acknowledgement for so long the producer is replaced"
     )
     relay_silence_seconds: float = Field(
         default=30.0,
-        gt=0,
+        ge=1,
         le=3600,
         description="without one acknowledgement for so long the relay is not ready (/readyz)",
     )

@@ -46,26 +46,26 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings, HealthSett
         default=30.0, ge=0.5, le=3600, description="length of a lease; renewed at a third of it"
     )
     max_attempts: int = Field(default=5, ge=1, le=1000, description="attempts at an event before its asset is FAILED")
-    backoff_seconds: float = Field(default=60.0, gt=0, le=86_400, description="longest pause between two attempts")
+    backoff_seconds: float = Field(default=60.0, ge=0.1, le=86_400, description="longest pause between two attempts")
     inbox_keep_days: float = Field(
-        default=90, gt=0, le=3650, description="how long done events are remembered; longer than the topic's retention"
+        default=90, ge=1, le=3650, description="how long done events are remembered; longer than the topic's retention"
     )
     max_upload_bytes: int = Field(
         default=50_000_000, ge=1, le=5_000_000_000, description="largest original that is downloaded"
     )
     stalled_seconds: float = Field(
         default=180.0,
-        gt=0,
+        ge=1,
         le=86_400,
         description="without an answer of any handler for so long the processor is not ready",
     )
-    download_seconds: float = Field(default=60.0, gt=0, le=3600, description="longest time that one download may take")
+    download_seconds: float = Field(default=60.0, ge=1, le=3600, description="longest time that one download may take")
     grace_seconds: float = Field(default=20.0, ge=0, le=3600, description="time for running work to end after SIGTERM")
     drain_seconds: float = Field(
         default=5.0, ge=0, le=3600, description="time for running work to end when a partition moves"
     )
     decode_seconds: float = Field(
-        default=20.0, gt=0, le=3600, description="longest time that decoding one picture may take"
+        default=20.0, ge=1, le=3600, description="longest time that decoding one picture may take"
     )
     decode_cpu_seconds: int = Field(
         default=15, ge=1, le=3600, description="CPU time that decoding one picture may take"
@@ -92,7 +92,7 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings, HealthSett
         default=None, description="your own function from a picture to labels, as module:function; see docs/labels.md"
     )
     classifier_seconds: float = Field(
-        default=10.0, gt=0, le=3600, description="longest time that one classification may take"
+        default=10.0, ge=0.1, le=3600, description="longest time that one classification may take"
     )
     classifier_on_failure: OnFailure = Field(
         default=OnFailure.SKIP, description="skip: READY without its labels; retry: an attempt failed"

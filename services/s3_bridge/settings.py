@@ -20,7 +20,7 @@ class PollerSettings(KafkaSettings, S3Settings, LogSettings, HealthSettings):
     queue_url: str = Field(description="URL of the SQS queue that S3 notifies")
     publish_seconds: float = Field(
         default=20.0,
-        gt=0,
+        ge=1,
         le=3600,
         description="how long Kafka may take to acknowledge a batch; keep it well below the queue's visibility timeout",
     )

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AnyHttpUrl, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
@@ -125,14 +125,14 @@ def numbers(settings: type[BaseSettings]) -> list[tuple[str, FieldInfo]]:
 
 
 def bounds(field: FieldInfo) -> tuple[float | None, float | None]:
-    """The least and the most that a number may be, or beyond which it must be."""
+    """The least and the most that a number may be; what is only above or below something has no such bound."""
     least: Any = None
     most: Any = None
     for rule in field.metadata:
         match rule:
-            case Ge(ge=bound) | Gt(gt=bound):
+            case Ge(ge=bound):
                 least = bound
-            case Le(le=bound) | Lt(lt=bound):
+            case Le(le=bound):
                 most = bound
             case _:
                 pass  # no bound
@@ -232,12 +232,8 @@ def _bounds(metadata: list[Any]) -> list[str]:
         match rule:
             case Ge(ge=least):
                 said.append(f"from {least:,}")
-            case Gt(gt=below):
-                said.append(f"above {below:,}")
             case Le(le=most):
                 said.append(f"to {most:,}")
-            case Lt(lt=above):
-                said.append(f"below {above:,}")
             case MinLen(min_length=1):
                 said.append("not empty")
             case MinLen(min_length=least):

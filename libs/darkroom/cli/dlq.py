@@ -8,10 +8,10 @@ from rich.table import Table
 
 from darkroom.cli.operation import (
     FOUND,
-    MOST_A_SECOND,
     YEAR,
     DryRun,
     Json,
+    a_second,
     age,
     between,
     fail,
@@ -95,7 +95,7 @@ def redrive(
     limit: Limit = None,
     every: Annotated[bool, typer.Option("--all", help="All of the sources; needed if nothing else is named.")] = False,
     again: Annotated[bool, typer.Option(help="Kafka's letters also if they were put back before.")] = False,
-    rate: Annotated[float, between(0, MOST_A_SECOND, "At most so many a second; 0: no bound.")] = 50.0,
+    rate: Annotated[float, a_second("")] = 50.0,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:

@@ -6,7 +6,6 @@ setting that is missing, a server that does not answer.
 
 import contextlib
 import json
-import math
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -29,7 +28,7 @@ from darkroom.runtime.tokens import MAX_OWNER_CHARACTERS, is_owner
 FOUND, COULD_NOT = 1, 2
 YEAR = 31_536_000.0
 """Seconds of a year: the longest time that an option takes."""
-MOST_A_SECOND = 1_000_000.0
+LEAST_A_SECOND, MOST_A_SECOND = 0.001, 1_000_000.0
 FAILURES = (PyMongoError, KafkaException, BotoCoreError, ClientError, NotAReplicaSet, TimeoutError, NoDeadLetterQueue)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs on standard output, and nothing else.")]
@@ -53,7 +52,20 @@ JsonFile = Annotated[
 
 def between(least: float, most: float, help: str, *names: str) -> Any:  # noqa: A002 -- typer's word
     """An option that is a number from ``least`` to ``most``."""
-    return typer.Option(*names, min=least, max=most, callback=_a_number, help=help)
+    return typer.Option(*names, min=least, max=most, help=help)
+
+
+def a_second(what: str) -> Any:
+    """An option that says how many of ``what`` there may be a second; 0 is no bound."""
+    help_text = f"At most so many{what and f' {what}'} a second; 0: no bound."
+    return typer.Option(min=0, max=MOST_A_SECOND, callback=_none_or_some, help=help_text)
+
+
+def _none_or_some(rate: float) -> float:
+    # The next one would be after the end of all that can be waited for.
+    if 0 < rate < LEAST_A_SECOND:
+        raise typer.BadParameter(f"must be 0, which is no bound, or {LEAST_A_SECOND:g} or more.")
+    return rate
 
 
 def owner(name: str) -> str:
@@ -61,13 +73,6 @@ def owner(name: str) -> str:
     if not is_owner(name):
         raise typer.BadParameter(f"must be 1 to {MAX_OWNER_CHARACTERS} printable characters, not all of them blanks.")
     return name
-
-
-def _a_number(value: float | None) -> float | None:
-    # No bound refuses it: it is neither below nor above anything.
-    if value is not None and math.isnan(value):
-        raise typer.BadParameter("nan is not a number.")
-    return value
 
 
 @contextlib.contextmanager

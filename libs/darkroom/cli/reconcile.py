@@ -9,10 +9,10 @@ from rich.console import Console
 
 from darkroom.cli.operation import (
     FOUND,
-    MOST_A_SECOND,
     YEAR,
     DryRun,
     Json,
+    a_second,
     between,
     fail,
     installation,
@@ -56,10 +56,7 @@ def reconcile(
         between(0, YEAR, "Seconds that an object may be there without a record before it is tagged."),
     ] = DEFAULT.orphan,
     grace: Annotated[float, between(0, YEAR, "Seconds from an object's tag until it is removed.")] = DEFAULT.grace,
-    rate: Annotated[
-        float,
-        between(0, MOST_A_SECOND, "At most so many requests and actions a second; 0: no bound."),
-    ] = 50.0,
+    rate: Annotated[float, a_second("requests and actions")] = 50.0,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:

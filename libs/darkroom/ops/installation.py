@@ -43,7 +43,7 @@ class OpsSettings(MongoSettings, KafkaSettings, S3Settings):
         default=None, description="URL of its dead-letter queue; by default the one that the queue's policy names"
     )
     processor_group: str = Field(default="darkroom.processor", description="the processors' group and inbox consumer")
-    inbox_keep_days: float = Field(default=90, gt=0, le=3650, description="how long done events are remembered")
+    inbox_keep_days: float = Field(default=90, ge=1, le=3650, description="how long done events are remembered")
     health_urls: Listed = Field(default=(), description="what `status` asks: addresses of /readyz, separated by commas")
     operator: str = Field(default_factory=_login, min_length=1, description="who is named in audit events")
 

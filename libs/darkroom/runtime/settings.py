@@ -98,7 +98,7 @@ class LifeSettings(Group):
     """How long an asset stays as it is when nobody does anything."""
 
     uploading_hours: float = Field(
-        default=24.0, gt=0, le=87_600, description="hours after which an upload that never came expires"
+        default=24.0, ge=0.01, le=87_600, description="hours after which an upload that never came expires"
     )
     trash_days: float = Field(
         default=30.0, ge=0, le=36_500, description="days after which what is in the trash is purged"

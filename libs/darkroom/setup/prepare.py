@@ -36,7 +36,7 @@ class Settings(MongoSettings, KafkaSettings):
     partitions: int = Field(
         default=12, ge=1, le=10_000, description="partitions of each topic: the bound on processors"
     )
-    prepare_seconds: float = Field(default=120.0, gt=0, le=3600, description="how long each server may take to answer")
+    prepare_seconds: float = Field(default=120.0, ge=1, le=3600, description="how long each server may take to answer")
 
 
 def main() -> None:

@@ -114,6 +114,15 @@ def test_every_number_of_a_command_has_a_least_and_a_most(
         assert f"'{name}'" in done.stderr
 
 
+@pytest.mark.parametrize("command", [["reconcile"], ["dlq", "redrive", "1", "--why", "mended"]])
+def test_a_rate_is_no_bound_or_one_that_can_be_waited_for(run: CliRunner, command: list[str]) -> None:
+    done = run.invoke(app, [*command, "--rate", "1e-300"])
+    assert done.exit_code == COULD_NOT
+    assert "must be 0, which is no bound, or 0.001 or more" in " ".join(done.stderr.replace("│", " ").split())
+    for taken in ("0", "0.001"):
+        assert "DARKROOM_MONGO_URL" in run.invoke(app, [*command, "--rate", taken]).stderr
+
+
 @pytest.mark.parametrize(
     ("command", "says"),
     [

@@ -52,7 +52,8 @@ def test_what_is_no_json_is_named_without_its_value(monkeypatch: pytest.MonkeyPa
 def test_every_number_has_a_least_and_a_most(program: Program) -> None:
     for name, field in numbers(program.settings):
         least, most = bounds(field)
-        assert least is not None, f"{name} has no least"
+        assert least is not None, f"{name} has no least: what is only above 0 may be 1e-300"
+        assert least <= 0 or least >= 0.001, f"{name} may be so small that no clock tells it from 0"
         assert most is not None, f"{name} has no most"
         told: TypeAdapter[float] = TypeAdapter(Annotated[field.annotation, *field.metadata])
         for wrong in (math.inf, -math.inf, 10**30, most + 1, least - 1):
