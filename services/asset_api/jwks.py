@@ -136,7 +136,7 @@ def fetch_from(url: str, client: httpx.AsyncClient, *, seconds: float) -> Fetch:
                 return json.loads(await _content(answer))
         except TimeoutError:
             raise FetchFailed(f"no answer within {seconds:g} s") from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise FetchFailed(f"{type(error).__name__}: {error}"[:300]) from error
         except (ValueError, RecursionError) as error:
             raise FetchFailed("the answer is not JSON") from error

@@ -4,7 +4,16 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
-from darkroom.runtime.settings import HealthSettings, LifeSettings, LogSettings, MongoSettings, Origins, S3Settings
+from darkroom.runtime.settings import (
+    BaseUrl,
+    HealthSettings,
+    HttpUrl,
+    LifeSettings,
+    LogSettings,
+    MongoSettings,
+    Origins,
+    S3Settings,
+)
 from darkroom.runtime.tokens import AUDIENCE, ISSUER, MIN_SECRET_BYTES
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -18,7 +27,7 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings, HealthSetti
     jwt_secret: SecretStr | None = Field(
         default=None, description="for development: the HS256 secret that signs the bearer tokens, at least 32 bytes"
     )
-    jwks_url: str | None = Field(
+    jwks_url: HttpUrl | None = Field(
         default=None,
         validate_default=True,
         description="for production, instead of the secret: the https address of the issuer's keys, a JWK Set",
@@ -56,19 +65,20 @@ class Settings(MongoSettings, S3Settings, LifeSettings, LogSettings, HealthSetti
     )
     upload_url_seconds: int = Field(default=900, ge=1, le=604_800, description="how long an upload's URL works")
     download_url_seconds: int = Field(default=300, ge=1, le=604_800, description="how long a download's URL works")
-    cloudfront_url: str | None = Field(
+    cloudfront_url: BaseUrl | None = Field(
         default=None, description="the https address of a CloudFront distribution that downloads go through"
     )
     cloudfront_key_id: str | None = Field(default=None, description="the id of its key pair's public key")
     cloudfront_private_key: SecretStr | None = Field(
         default=None, validate_default=True, description="the RSA private key of that pair in PEM"
     )
-    s3_public_endpoint_url: str | None = Field(
+    s3_public_endpoint_url: BaseUrl | None = Field(
         default=None, description="the S3 endpoint as clients reach it, when that is not the one of AWS_ENDPOINT_URL"
     )
     cors_origins: Origins = Field(
         default=(),
-        description="origins whose pages may call the API, such as https://a.example.com, by commas; * for every page",
+        description="origins whose pages may call the API, as browsers send them (https://a.example.com), by commas; "
+        "* for every page",
     )
     stream_listeners: int = Field(
         default=1000, ge=1, le=100_000, description="live streams that one process serves at once"

@@ -129,6 +129,6 @@ def _channels(settings: Settings, session: object, stack: ExitStack) -> list[Cha
     if settings.webhook_url is not None and settings.webhook_secret is not None:
         client = stack.enter_context(httpx.Client(timeout=settings.webhook_seconds, follow_redirects=False))
         channels.append(
-            SignedWebhook(client, url=str(settings.webhook_url), secret=settings.webhook_secret.get_secret_value())
+            SignedWebhook(client, url=settings.webhook_url, secret=settings.webhook_secret.get_secret_value())
         )
     return channels

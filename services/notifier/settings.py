@@ -5,9 +5,16 @@ import binascii
 import re
 from typing import Self
 
-from pydantic import AnyHttpUrl, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from darkroom.runtime.settings import HealthSettings, KafkaSettings, LogSettings, MongoSettings, S3Settings
+from darkroom.runtime.settings import (
+    HealthSettings,
+    HttpUrlWithUserinfo,
+    KafkaSettings,
+    LogSettings,
+    MongoSettings,
+    S3Settings,
+)
 
 DAY = 86_400
 ADDRESS = re.compile(r"[^@\s<>,;]+@[^@\s<>,;]+")
@@ -49,7 +56,7 @@ class Settings(MongoSettings, KafkaSettings, S3Settings, LogSettings, HealthSett
         default="{owner_id}",
         description="recipient; {owner_id} stands for the owner, where owners are e-mail addresses",
     )
-    webhook_url: AnyHttpUrl | None = Field(default=None, description="receiver of webhooks; none: no webhook")
+    webhook_url: HttpUrlWithUserinfo | None = Field(default=None, description="receiver of webhooks; none: no webhook")
     webhook_secret: SecretStr | None = Field(
         default=None, description="signing secret of Standard Webhooks: whsec_ and 24 to 64 bytes in base64"
     )

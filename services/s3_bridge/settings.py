@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from darkroom.runtime.settings import HealthSettings, KafkaSettings, LogSettings, S3Settings
+from darkroom.runtime.settings import HealthSettings, HttpUrl, KafkaSettings, LogSettings, S3Settings
 
 
 class FunctionSettings(KafkaSettings, S3Settings, LogSettings):
@@ -17,7 +17,7 @@ class FunctionSettings(KafkaSettings, S3Settings, LogSettings):
 class PollerSettings(KafkaSettings, S3Settings, LogSettings, HealthSettings):
     """Of the long-polling container."""
 
-    queue_url: str = Field(description="URL of the SQS queue that S3 notifies")
+    queue_url: HttpUrl = Field(description="URL of the SQS queue that S3 notifies")
     publish_seconds: float = Field(
         default=20.0,
         ge=1,

@@ -9,10 +9,10 @@ import types
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Le, MaxLen, MinLen
-from pydantic import AnyHttpUrl, SecretStr
+from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 from pydantic_settings import BaseSettings
@@ -26,7 +26,7 @@ from darkroom.cli import reconciler
 from darkroom.life import app as life
 from darkroom.local.stack import STACK_VARIABLE
 from darkroom.ops import installation
-from darkroom.runtime.settings import PREFIX, Group
+from darkroom.runtime.settings import PREFIX, BaseUrl, Group, HttpUrl, HttpUrlWithUserinfo
 from darkroom.setup import prepare, wait
 
 FILE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -65,6 +65,9 @@ MADE_AT_THE_START = {
     "operator": "the login's name",
 }
 """Defaults that differ from machine to machine, in words."""
+
+_ADDRESSES = [rule for kind in (HttpUrl, HttpUrlWithUserinfo, BaseUrl) for rule in get_args(kind)[1:]]
+"""By what a text that is a URL is told from others."""
 
 HEAD = """\
 # Configuration
@@ -198,7 +201,9 @@ def _as_written(value: Any) -> str:
 
 def _type(field: FieldInfo) -> str:
     secret = _is(field.annotation, SecretStr)
-    said = [_kind(field.annotation), *_bounds(field.metadata)]
+    # What a type is annotated with stands in the field where the type stands alone.
+    address = any(rule in _ADDRESSES for rule in field.metadata)
+    said = ["address" if address else _kind(field.annotation), *_bounds(field.metadata)]
     if secret:
         said.append("**secret**")
     elif not field.repr:
@@ -213,6 +218,8 @@ def _is(annotation: Any, wanted: type) -> bool:
 def _kind(annotation: Any) -> str:
     if get_origin(annotation) in (Union, types.UnionType):
         (annotation,) = (one for one in get_args(annotation) if one is not type(None))
+    if get_origin(annotation) is Annotated and any(rule in _ADDRESSES for rule in get_args(annotation)[1:]):
+        return "address"
     if get_origin(annotation) is Literal:
         return " or ".join(f"`{one}`" for one in get_args(annotation))
     if get_origin(annotation) is tuple:
@@ -221,9 +228,7 @@ def _kind(annotation: Any) -> str:
         return "JSON object"
     if issubclass(annotation, StrEnum):
         return " or ".join(f"`{one}`" for one in annotation)
-    return {str: "text", SecretStr: "text", AnyHttpUrl: "address", bool: "`true` or `false`", int: "whole number"}.get(
-        annotation, "number"
-    )
+    return {str: "text", SecretStr: "text", bool: "`true` or `false`", int: "whole number"}.get(annotation, "number")
 
 
 def _bounds(metadata: list[Any]) -> list[str]:

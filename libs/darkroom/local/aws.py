@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 from darkroom.local.declared import fill
@@ -13,6 +14,7 @@ from darkroom.local.disk import require_space
 from darkroom.local.errors import ServerUnreachableError
 from darkroom.local.ports import HOST, start_on_ports
 from darkroom.local.processes import SupervisedProcess, Supervisor
+from darkroom.runtime.addresses import check_url
 
 DEFAULT_REGION = "us-east-1"
 ENDPOINT_BYTES = 200_000_000
@@ -72,10 +74,17 @@ def start_aws(
 def require_endpoint(url: str, *, timeout: float = 5.0) -> None:
     """Check that something speaks HTTP at an address the user gave; raises ServerUnreachableError otherwise."""
     try:
+        check_url(url, base=True)
+    except ValueError as error:
+        raise ServerUnreachableError(
+            f"AWS_ENDPOINT_URL: this is no address of an endpoint: {error}. Correct it, or leave the variable unset to "
+            f"have one started here."
+        ) from None
+    try:
         _answers(url, timeout)
     except urllib.error.HTTPError:
         return  # an answer, if only to say that an unsigned request is refused
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise ServerUnreachableError(
             f"AWS_ENDPOINT_URL: nothing answered at {url} within {timeout:g} s ({error}). Start that endpoint, correct "
             f"the address, or leave the variable unset to have one started here."

@@ -35,6 +35,7 @@ _LIBRARY = (
     "__init__.py",
     "contracts/*.py",
     "runtime/__init__.py",
+    "runtime/addresses.py",
     "runtime/kafka.py",
     "runtime/settings.py",
     "runtime/redaction.py",

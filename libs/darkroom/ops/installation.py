@@ -21,7 +21,7 @@ from darkroom.inbox import Inbox
 from darkroom.ops.topics import Offsets
 from darkroom.runtime.mongo import Client, Db, check_replica_set, connect
 from darkroom.runtime.s3 import s3_client
-from darkroom.runtime.settings import KafkaSettings, Listed, MongoSettings, S3Settings
+from darkroom.runtime.settings import HttpUrl, HttpUrls, KafkaSettings, MongoSettings, S3Settings
 
 READERS = 8
 """Requests to S3 at one time."""
@@ -38,13 +38,15 @@ def _login() -> str:
 class OpsSettings(MongoSettings, KafkaSettings, S3Settings):
     """What operations must know of the installation: the same variables as the services."""
 
-    queue_url: str | None = Field(default=None, description="URL of the SQS queue that S3 notifies")
-    dlq_url: str | None = Field(
+    queue_url: HttpUrl | None = Field(default=None, description="URL of the SQS queue that S3 notifies")
+    dlq_url: HttpUrl | None = Field(
         default=None, description="URL of its dead-letter queue; by default the one that the queue's policy names"
     )
     processor_group: str = Field(default="darkroom.processor", description="the processors' group and inbox consumer")
     inbox_keep_days: float = Field(default=90, ge=1, le=3650, description="how long done events are remembered")
-    health_urls: Listed = Field(default=(), description="what `status` asks: addresses of /readyz, separated by commas")
+    health_urls: HttpUrls = Field(
+        default=(), description="what `status` asks: addresses of /readyz, separated by commas"
+    )
     operator: str = Field(default_factory=_login, min_length=1, description="who is named in audit events")
 
 

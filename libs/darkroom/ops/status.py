@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from http.client import HTTPException
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -230,7 +231,7 @@ def _service(url: str) -> Service:
     try:
         with urllib.request.urlopen(url, timeout=HEALTH_SECONDS) as answer:  # noqa: S310 -- the operator's own setting
             return Service(url, json.load(answer))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         return Service(url, {}, str(error))
 
 

@@ -7,6 +7,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
+from darkroom.runtime.addresses import check_url
 from darkroom.runtime.start import StartRefused
 
 
@@ -16,6 +17,17 @@ def aws_session() -> Any:
     boto3 itself reads AWS_DEFAULT_REGION only; AWS's runtimes and its other SDKs have AWS_REGION.
     """
     return boto3.session.Session(region_name=os.environ.get("AWS_REGION") or None)
+
+
+def with_endpoint(client: Any) -> Any:
+    """The same client, if its endpoint is a URL to send to, whichever variable or file named it.
+
+    Raises:
+        ValueError: it is not.
+
+    """
+    check_url(client.meta.endpoint_url, base=True)  # botocore lets ports and schemes pass that are none
+    return client
 
 
 def s3_client(
@@ -38,7 +50,7 @@ def s3_client(
     """
     session = session or aws_session()
     try:
-        client = session.client("s3", endpoint_url=endpoint_url)
+        client = with_endpoint(session.client("s3", endpoint_url=endpoint_url))
     except (BotoCoreError, ValueError) as error:
         named = "AWS_ENDPOINT_URL, AWS_REGION" if endpoint_url is None else f"the endpoint {endpoint_url!r}"
         raise StartRefused(f"No S3 client can be made ({named}): {error}") from None

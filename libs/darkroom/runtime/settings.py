@@ -5,11 +5,11 @@ A setting that is missing or wrong ends the program with one line a variable, be
 
 import os
 from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
+from darkroom.runtime.addresses import check_origin, check_url
 from darkroom.runtime.redaction import secrets_in
 
 PREFIX = "DARKROOM_"
@@ -24,30 +24,42 @@ def _split(given: object) -> object:
 Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 """Several values in one variable, separated by commas."""
 
-_PORTS = {"http": 80, "https": 443}
+
+def _origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(origin if origin == "*" else check_origin(origin) for origin in origins)
 
 
-def _as_browsers_send(origins: tuple[str, ...]) -> tuple[str, ...]:
-    """Origins are compared letter by letter: one that no browser sends would never match, and nobody would know why."""
-    for origin in origins:
-        if origin == "*":
-            continue
+def _url_with_userinfo(url: str) -> str:
+    return check_url(url, userinfo=True)
+
+
+def _base_url(url: str) -> str:
+    return check_url(url, base=True)
+
+
+def _urls(urls: tuple[str, ...]) -> tuple[str, ...]:
+    for number, url in enumerate(urls, start=1):
         try:
-            address = urlsplit(origin)
-            port = address.port
-        except ValueError:
-            raise ValueError(f"{origin!r} is no address") from None
-        if address.scheme not in _PORTS or not address.hostname:
-            raise ValueError(f"{origin!r} is no origin: write it with its scheme, such as https://app.example.com")
-        host = f"[{address.hostname}]" if ":" in address.hostname else address.hostname
-        sent = f"{address.scheme}://{host}" + ("" if port in (None, _PORTS[address.scheme]) else f":{port}")
-        if origin != sent:
-            raise ValueError(f"{origin!r} is not what browsers send: write {sent}")
-    return origins
+            check_url(url)
+        except ValueError as error:
+            raise ValueError(f"of address {number}: {error}") from None
+    return urls
 
 
-Origins = Annotated[Listed, AfterValidator(_as_browsers_send)]
+Origins = Annotated[Listed, AfterValidator(_origins)]
 """Origins of pages as browsers send them, ``scheme://host[:port]``; ``*`` stands for every page there is."""
+
+HttpUrl = Annotated[str, AfterValidator(check_url)]
+"""What is asked by HTTP, as it was given."""
+
+HttpUrlWithUserinfo = Annotated[str, AfterValidator(_url_with_userinfo)]
+"""The same; name and password may stand in it."""
+
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+"""The same, without them; paths are put behind it."""
+
+HttpUrls = Annotated[Listed, AfterValidator(_urls)]
+"""Several of the first."""
 
 
 class Group(BaseSettings):

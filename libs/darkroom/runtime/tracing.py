@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from darkroom.runtime.addresses import check_url
 from darkroom.runtime.start import StartRefused
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ def configure(*, service: str, environment: Mapping[str, str]) -> "TracerProvide
     protocol = next((environment[name] for name in PROTOCOLS if environment.get(name)), SPOKEN)
     if protocol != SPOKEN:
         raise StartRefused(f"{PROTOCOLS[1]}: {protocol!r} is not spoken here; set it to {SPOKEN} and its port (4318).")
+    for name in ENDPOINTS:
+        try:
+            check_url(environment.get(name) or "http://unset", userinfo=True)
+        except ValueError as error:
+            raise StartRefused(f"{name}: this is no address of a receiver of traces: {error}.") from None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor

@@ -15,6 +15,7 @@ from pymongo.uri_parser import parse_uri
 
 from darkroom.contracts.topics import Topics
 from darkroom.local.deployment import deploy
+from darkroom.runtime.addresses import check_url
 from darkroom.runtime.kafka import ensure_topics
 from darkroom.runtime.mongo import Document
 from darkroom.runtime.s3 import aws_session
@@ -31,7 +32,7 @@ class Settings(MongoSettings, KafkaSettings):
     queue_name: str = Field(default="", description="name of the uploads' queue; empty: CloudFormation makes one up")
     cors_origins: Origins = Field(
         default=("http://localhost:8080",),
-        description="origins of the pages that upload, separated by commas; * for every page there is",
+        description="origins of the pages that upload, as browsers send them, by commas; * for every page there is",
     )
     partitions: int = Field(
         default=12, ge=1, le=10_000, description="partitions of each topic: the bound on processors"
@@ -97,7 +98,10 @@ def _cloud(settings: Settings) -> None:
 
 def _endpoint() -> str:
     if url := os.environ.get("AWS_ENDPOINT_URL"):
-        return url
+        try:
+            return check_url(url, base=True)
+        except ValueError as error:
+            raise SystemExit(f"AWS_ENDPOINT_URL: this is no address of an endpoint: {error}.") from None
     raise SystemExit(
         "AWS_ENDPOINT_URL is not set. AWS itself is prepared by SAM or CloudFormation; see docs/deployment.md."
     )

@@ -12,6 +12,7 @@ from darkroom.local.mongod import find_mongod, require_replica_set, start_mongod
 from darkroom.local.ports import HOST, free_ports
 from darkroom.local.processes import Supervisor
 from darkroom.local.servers import start_servers
+from support.sockets import talker
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,20 @@ def test_an_address_that_does_not_answer_is_an_error(require: Callable[..., None
 def test_an_address_that_is_none_is_an_error_too() -> None:
     with pytest.raises(ServerUnreachableError, match="DARKROOM_MONGO_URL"):
         require_replica_set("mongodb://127.0.0.1:99999")
+
+
+@pytest.mark.parametrize(
+    "address", ["http://a:x", "http://a b", "file:///etc/hostname", "http://me:hunter2@127.0.0.1:9"]
+)
+def test_an_endpoint_that_is_no_url_is_an_error_that_shows_no_password(address: str) -> None:
+    with pytest.raises(ServerUnreachableError, match="AWS_ENDPOINT_URL") as refused:
+        require_endpoint(address)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_an_endpoint_that_speaks_something_else_is_an_error() -> None:
+    with talker(b"SSH-2.0-OpenSSH_9.6\r\n") as port, pytest.raises(ServerUnreachableError, match="AWS_ENDPOINT_URL"):
+        require_endpoint(f"http://{HOST}:{port}")
 
 
 def test_given_servers_are_used_and_nothing_is_started(

@@ -7,11 +7,12 @@ import pytest
 from confluent_kafka import Producer
 
 from darkroom.ops.diagnosis import diagnose
-from darkroom.ops.status import Waiting, look, problems
+from darkroom.ops.status import Waiting, _service, look, problems
 from darkroom.ops.story import gather, story
 from darkroom.runtime.kafka import producer_config
 from integration.ops.conftest import Place
 from support import events
+from support.sockets import talker
 
 
 def test_everything_that_waits_is_counted_with_its_age(whole: Place) -> None:
@@ -51,6 +52,12 @@ def test_everything_that_waits_is_counted_with_its_age(whole: Place) -> None:
     assert (seen.lost, seen.lost_sample) == ({"stuck_processing": 1, "lost_notification": 1}, 4)
     assert len(list(problems(seen, late=0))) >= 10
     assert seen.as_json(late=0)["lag"] == 1
+
+
+def test_an_address_where_no_http_is_spoken_is_a_problem_and_no_failure() -> None:
+    with talker(b"SSH-2.0-OpenSSH_9.6\r\n") as port:
+        seen = _service(f"http://127.0.0.1:{port}/readyz")
+    assert "SSH" in (seen.problem or "")
 
 
 def test_a_part_that_does_not_answer_hides_no_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

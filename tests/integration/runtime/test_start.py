@@ -47,7 +47,9 @@ WRONG = [
         for service in ("asset_api", "processor", "notifier")
     ),
     ("asset_api", {"AWS_ENDPOINT_URL": "nonsense"}, "AWS_ENDPOINT_URL"),
-    ("asset_api", {"DARKROOM_S3_PUBLIC_ENDPOINT_URL": "nonsense"}, "the endpoint 'nonsense'"),
+    ("asset_api", {"DARKROOM_S3_PUBLIC_ENDPOINT_URL": "nonsense"}, "DARKROOM_S3_PUBLIC_ENDPOINT_URL"),
+    ("asset_api", {"DARKROOM_JWT_SECRET": "", "DARKROOM_JWKS_URL": "https://a:x/"}, "DARKROOM_JWKS_URL"),
+    *((service, {"AWS_ENDPOINT_URL": "http://a:99999"}, "AWS_ENDPOINT_URL") for service in ("asset_api", "s3_bridge")),
     ("asset_api", {"DARKROOM_HTTP_HOST": "256.0.0.1", "AWS_REGION": "no region"}, "AWS_REGION"),
     ("s3_bridge", {"DARKROOM_KAFKA_CONFIG": '{"nope": 1}'}, "DARKROOM_KAFKA_CONFIG: No such configuration property"),
     ("s3_bridge", {"AWS_REGION": ""}, "AWS_REGION"),

@@ -33,7 +33,7 @@ def test_a_webhook_alone_is_enough() -> None:
         ({"DARKROOM_WEBHOOK_SECRET": "whsec_!"}, "not base64"),
         ({"DARKROOM_WEBHOOK_SECRET": "whsec_QUJD"}, "has 3 bytes; must have 24 to 64"),
         ({"DARKROOM_EMAIL_TO": "nobody"}, "must be an e-mail address, or contain {owner_id}"),
-        ({"DARKROOM_WEBHOOK_URL": "ftp://example.com"}, "URL scheme should be 'http' or 'https'"),
+        ({"DARKROOM_WEBHOOK_URL": "ftp://example.com"}, "neither http:// nor https://"),
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, str | None], said: str, monkeypatch: pytest.MonkeyPatch) -> None:

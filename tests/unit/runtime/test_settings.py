@@ -5,8 +5,24 @@ from typing import Annotated
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
+from pydantic_settings import BaseSettings
 
-from darkroom.runtime.settings import KafkaSettings, LifeSettings, MongoSettings, Origins, S3Settings, load
+import asset_api.settings
+import notifier.settings
+import s3_bridge.settings
+from darkroom.cli import reconciler
+from darkroom.ops import installation
+from darkroom.runtime.settings import (
+    BaseUrl,
+    HttpUrl,
+    HttpUrlWithUserinfo,
+    KafkaSettings,
+    LifeSettings,
+    MongoSettings,
+    Origins,
+    S3Settings,
+    load,
+)
 from support.configuration import PROGRAMS, Program, bounds, numbers
 
 
@@ -75,6 +91,15 @@ def test_a_name_that_no_bucket_has_is_refused(monkeypatch: pytest.MonkeyPatch, n
         load(S3Settings)
 
 
+SHELLS = (
+    "capacitor://localhost",
+    "ionic://localhost",
+    "tauri://localhost",
+    "chrome-extension://gcbommkclmclpchllfjekcdonpmejbdp",
+    "moz-extension://2c127fa4-62c7-7e4f-90e5-472b45eecfdc",
+)
+
+
 @pytest.mark.parametrize(
     ("given", "read"),
     [
@@ -82,6 +107,10 @@ def test_a_name_that_no_bucket_has_is_refused(monkeypatch: pytest.MonkeyPatch, n
         ("*", ("*",)),
         ("https://a.example.com, http://localhost:8080,", ("https://a.example.com", "http://localhost:8080")),
         ("http://[::1]:8080", ("http://[::1]:8080",)),
+        ("http://127.0.0.1:3000,http://my_app", ("http://127.0.0.1:3000", "http://my_app")),
+        ("https://xn--mnchen-3ya.de", ("https://xn--mnchen-3ya.de",)),
+        ("http://[::ffff:102:304]", ("http://[::ffff:102:304]",)),
+        *((shell, (shell,)) for shell in SHELLS),
     ],
 )
 def test_origins_are_read(given: str, read: tuple[str, ...]) -> None:
@@ -96,14 +125,130 @@ def test_origins_are_read(given: str, read: tuple[str, ...]) -> None:
         ("https://a.example.com:443", "write https://a.example.com"),
         ("HTTPS://A.example.com", "write https://a.example.com"),
         ("https://me:secret@a.example.com", "write https://a.example.com"),
-        ("a.example.com", "with its scheme"),
-        ("localhost:8080", "with its scheme"),
-        ("ftp://a.example.com", "with its scheme"),
-        ("https://", "with its scheme"),
-        ("https://a.example.com:99999", "is no address"),
-        ("null", "with its scheme"),
+        ("a.example.com", "does not begin with a scheme: write it as https://"),
+        ("localhost:8080", "does not begin with a scheme"),
+        ("ftp://a.example.com", "no page is shown from there"),
+        ("https://", "has no host"),
+        ("https://a.example.com:99999", "no port that is one"),
+        ("https://a.example.com:0", "no port that is one"),
+        ("https://a.example.com:", "no port that is one"),
+        ("http://a.example.com:080", "write http://a.example.com"),
+        ("null", "sandboxed"),
+        ("file://", "browsers send null"),
+        ("file:///home/me/page.html", "browsers send null"),
+        ("https://*.example.com", "each one by its name"),
+        ("https://münchen.de", "write https://xn--mnchen-3ya.de"),
+        ("https://straße.de", "write https://xn--strae-oqa.de"),
+        ("https://xn--99999999", "no host that is one"),
+        ("http://[0:0::1]", r"write http://\[::1\]"),
+        ("http://[::FFFF:1.2.3.4]", r"write http://\[::ffff:102:304\]"),
+        ("http://[fe80::1%eth0]", "no IPv6 address"),
+        ("http://[::1", "no IPv6 address"),
+        ("http://127.1", "write http://127.0.0.1"),
+        ("http://0x7f.0.0.1", "write http://127.0.0.1"),
+        ("http://256.0.0.1", "no IPv4 address"),
+        ("https://a.1", "no IPv4 address"),
+        ("https://%41", "no host that is one"),
+        ("https://a b", "has a blank"),
+        ("https://.", "no host that is one"),
+        ("https://a..example.com", "no host that is one"),
+        ("https://a;b", "no host that is one"),
+        ("https://-a.example.com", "no host that is one"),
+        ("https://" + "a" * 64, "no host that is one"),
+        ("https://" + "a." * 127 + "aa", "no host that is one"),
+        ("capacitor://localhost/", "write capacitor://localhost"),
+        ("capacitor://", "no host that is one"),
     ],
 )
 def test_an_origin_that_no_browser_sends_is_refused_with_the_one_it_sends(given: str, instead: str) -> None:
     with pytest.raises(ValidationError, match=instead):
         TypeAdapter(Origins).validate_python(f"https://right.example.com,{given}")
+
+
+URLS = [
+    (asset_api.settings.Settings, "JWKS_URL"),
+    (asset_api.settings.Settings, "CLOUDFRONT_URL"),
+    (asset_api.settings.Settings, "S3_PUBLIC_ENDPOINT_URL"),
+    (s3_bridge.settings.PollerSettings, "QUEUE_URL"),
+    (notifier.settings.Settings, "WEBHOOK_URL"),
+    (installation.OpsSettings, "QUEUE_URL"),
+    (installation.OpsSettings, "DLQ_URL"),
+    (installation.OpsSettings, "HEALTH_URLS"),
+]
+NO_URLS = [
+    ("https://", "has no host"),
+    ("https:///keys", "has no host"),
+    ("https://a b/", "has a blank or a control character"),
+    ("https://a/\x07", "has a blank or a control character"),
+    ("https://a:99999/", "no port that is one: write 1 to 65535"),
+    ("https://a:0/", "no port that is one"),
+    ("https://a:x/", "no port that is one"),
+    ("https://a;b/", "no host that is one"),
+    ("https://a\\b/", "no host that is one"),
+    ("https://[::1/", "no IPv6 address"),
+    ("https://*.example.com/", r"has a \* in its host"),
+    ("file:///etc/passwd", "neither http:// nor https://"),
+    ("file:/etc/passwd", "https://HOST"),
+    ("ftp://example.com/", "neither http:// nor https://"),
+    ("example.com/keys", "does not begin with a scheme"),
+]
+
+
+def test_every_setting_that_is_a_url_is_tried() -> None:
+    named = {
+        (program.settings, name.upper())
+        for program in PROGRAMS
+        for name in program.settings.model_fields
+        if name.endswith(("_url", "_urls")) and name != "mongo_url"
+    }
+    assert {name for _, name in named} == {name for _, name in URLS}
+    assert {place for place in named if place[0] is not reconciler.ReconcilerSettings} == set(URLS)
+
+
+@pytest.mark.parametrize(("url", "says"), NO_URLS)
+@pytest.mark.parametrize(("settings", "name"), URLS, ids=lambda value: getattr(value, "__module__", value))
+def test_what_cannot_be_asked_by_http_is_refused_with_the_fix(
+    monkeypatch: pytest.MonkeyPatch, settings: type[BaseSettings], name: str, url: str, says: str
+) -> None:
+    monkeypatch.setenv(f"DARKROOM_{name}", url)
+    with pytest.raises(SystemExit, match=rf"DARKROOM_{name} \(.*{says}") as refused:
+        load(settings)
+    assert url not in str(refused.value).replace("https://HOST", "")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9000/readyz",
+        "http://localhost:9000",
+        "http://[::1]:9000/",
+        "http://asset-api.darkroom.svc.cluster.local:9000/readyz",
+        "http://outbox_relay:9000/readyz",
+        "http://aws:4566/000000000000/darkroom-uploads",
+        "HTTPS://ID.example.com./keys?set=1",
+        "https://münchen.de/keys",
+    ],
+)
+def test_what_can_be_asked_is_taken_as_it_is(url: str) -> None:
+    assert TypeAdapter(HttpUrl).validate_python(url) == url
+
+
+def test_name_and_password_stand_in_a_webhook_alone() -> None:
+    given = "https://me:hunter2@example.com/hook"
+    assert TypeAdapter(HttpUrlWithUserinfo).validate_python(given) == given
+    for kind in (HttpUrl, BaseUrl):
+        with pytest.raises(ValidationError, match="a name or a password before its host"):
+            TypeAdapter(kind).validate_python(given)
+
+
+@pytest.mark.parametrize("given", ["https://cdn.example.com/?a=1", "https://cdn.example.com/#a"])
+def test_a_url_that_paths_are_put_behind_has_no_query(given: str) -> None:
+    assert TypeAdapter(HttpUrl).validate_python(given) == given
+    with pytest.raises(ValidationError, match="paths are put behind it"):
+        TypeAdapter(BaseUrl).validate_python(given)
+
+
+def test_the_one_address_of_several_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DARKROOM_HEALTH_URLS", "http://a/readyz,http://b:x/readyz")
+    with pytest.raises(SystemExit, match=r"DARKROOM_HEALTH_URLS.*of address 2"):
+        load(installation.OpsSettings)

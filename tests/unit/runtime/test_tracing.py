@@ -78,6 +78,8 @@ def test_a_missing_package_is_named_with_the_way_to_get_it() -> None:
     ("wrong", "named"),
     [
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:x"}, "OTEL_EXPORTER_OTLP_ENDPOINT.*no port"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "collector:4318"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT.*scheme"),
         ({"OTEL_TRACES_SAMPLER": "sometimes"}, "OTEL_TRACES_SAMPLER"),
         ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "much"}, "OTEL_TRACES_SAMPLER_ARG"),
         ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "1.1"}, "OTEL_TRACES_SAMPLER_ARG"),
