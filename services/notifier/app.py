@@ -16,7 +16,7 @@ from darkroom.metrics.registry import exposition, new_registry
 from darkroom.runtime import logging
 from darkroom.runtime.health import health_server
 from darkroom.runtime.mongo import connect, ensure_indexes, required
-from darkroom.runtime.s3 import aws_session, s3_client
+from darkroom.runtime.s3 import aws_client, aws_session, s3_client
 from darkroom.runtime.settings import load
 from darkroom.runtime.shutdown import stop_on_signals
 from darkroom.runtime.tracing import tracing
@@ -120,7 +120,7 @@ def _channels(settings: Settings, session: object, stack: ExitStack) -> list[Cha
         once = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 1})
         channels.append(
             Email(
-                session.client("sesv2", config=once),  # type: ignore[attr-defined]  # boto3 makes its methods
+                aws_client(session, "sesv2", config=once),
                 sender=settings.email_from,
                 to=settings.email_to,
                 resend_in_doubt=settings.notifier_resend_in_doubt,

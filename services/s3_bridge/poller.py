@@ -10,8 +10,7 @@ from typing import Any
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from darkroom.runtime.s3 import aws_session, with_endpoint
-from darkroom.runtime.start import StartRefused
+from darkroom.runtime.s3 import aws_client, aws_session
 from s3_bridge.bridge import Message, Result, sent_at
 
 log = logging.getLogger(__name__)
@@ -112,7 +111,4 @@ def sqs_client(*, poll_seconds: int) -> Any:
 
     """
     config = Config(connect_timeout=5, read_timeout=poll_seconds + 10, retries={"mode": "standard", "max_attempts": 2})
-    try:
-        return with_endpoint(aws_session().client("sqs", config=config))
-    except (BotoCoreError, ValueError) as error:
-        raise StartRefused(f"No SQS client can be made (AWS_REGION, AWS_ENDPOINT_URL): {error}") from None
+    return aws_client(aws_session(), "sqs", config=config)

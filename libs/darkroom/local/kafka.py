@@ -23,6 +23,7 @@ from darkroom.local.errors import LocalServerError, ServerNotReadyError, ServerU
 from darkroom.local.jars import DOWNLOAD_BYTES, cache_folder, declared_jars, ensure_jars
 from darkroom.local.ports import HOST, start_on_ports
 from darkroom.local.processes import SupervisedProcess, Supervisor, in_parallel
+from darkroom.runtime.addresses import check_bootstrap
 
 BROKER_BYTES = 300_000_000
 _VERSION = "4.4.0"
@@ -115,8 +116,8 @@ def start_kafka(
 def require_broker(bootstrap: str, *, timeout: float = 5.0) -> None:
     """Check that a broker answers within `timeout` seconds at an address the user gave, else ServerUnreachableError."""
     try:
-        _brokers(bootstrap, timeout)
-    except KafkaException as error:
+        _brokers(check_bootstrap(bootstrap), timeout)
+    except (KafkaException, ValueError) as error:
         raise ServerUnreachableError(
             f"DARKROOM_KAFKA_BOOTSTRAP: no Kafka answered at {bootstrap} within {timeout:g} s ({error}). Start that "
             f"broker, correct the address, or leave the variable unset to have one started here."

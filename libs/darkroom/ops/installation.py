@@ -20,7 +20,7 @@ from darkroom.contracts.topics import Topics
 from darkroom.inbox import Inbox
 from darkroom.ops.topics import Offsets
 from darkroom.runtime.mongo import Client, Db, check_replica_set, connect
-from darkroom.runtime.s3 import s3_client
+from darkroom.runtime.s3 import aws_client, s3_client
 from darkroom.runtime.settings import HttpUrl, HttpUrls, KafkaSettings, MongoSettings, S3Settings
 
 READERS = 8
@@ -128,7 +128,7 @@ def connected(settings: OpsSettings) -> Iterator[Installation]:
         stack.callback(s3.close)
         queue = None
         if settings.queue_url is not None:
-            sqs = session.client("sqs", config=Config(connect_timeout=5, read_timeout=30))
+            sqs = aws_client(session, "sqs", config=Config(connect_timeout=5, read_timeout=30))
             stack.callback(sqs.close)
             queue = Queue(client=sqs, url=settings.queue_url, known_dlq_url=settings.dlq_url)
         yield Installation(

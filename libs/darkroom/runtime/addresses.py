@@ -18,6 +18,8 @@ _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _OTHER_DOTS = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})
 _MOST_HOST = 253
+_PROTOCOLS = frozenset({"plaintext", "ssl", "sasl_plaintext", "sasl_ssl"})
+"""Of Kafka; librdkafka takes them before a server, too."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,28 @@ def check_url(url: str, *, userinfo: bool = False, base: bool = False) -> str:
         raise ValueError(f"it {error}") from None
     if address.userinfo is not None and not userinfo:
         raise ValueError("it has a name or a password before its host, which logs would show: write it without")
-    if base and ("?" in address.rest or "#" in address.rest):
-        raise ValueError("it has a ? or a # in it, and paths are put behind it: write it without")
+    if "#" in address.rest:
+        raise ValueError("it has a # in it, and what is behind that is never sent: write it without")
+    if base and "?" in address.rest:
+        raise ValueError("it has a ? in it, and paths are put behind it: write it without")
     return url
+
+
+def check_bootstrap(servers: str) -> str:
+    """The same, if it is a list of Kafka's servers as librdkafka takes it: ``[protocol://]host[:port]``, by commas.
+
+    Raises:
+        ValueError: it is not; with which of them, why and the fix.
+
+    """
+    for number, server in enumerate(servers.split(","), start=1):
+        protocol, slashes, place = server.strip().rpartition("://")
+        if slashes and protocol.lower() not in _PROTOCOLS:
+            raise ValueError(f"of server {number}: it begins with another protocol than Kafka's: write it as HOST:PORT")
+        try:
+            address = parse(f"http://{place}")
+        except ValueError as error:
+            raise ValueError(f"of server {number}: it {error}".replace("https://HOST", "HOST:PORT")) from None
+        if address.userinfo is not None or address.rest:
+            raise ValueError(f"of server {number}: it is more than a host and a port: write it as HOST:PORT")
+    return servers

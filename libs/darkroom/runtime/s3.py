@@ -19,14 +19,20 @@ def aws_session() -> Any:
     return boto3.session.Session(region_name=os.environ.get("AWS_REGION") or None)
 
 
-def with_endpoint(client: Any) -> Any:
-    """The same client, if its endpoint is a URL to send to, whichever variable or file named it.
+def aws_client(session: Any, service: str, *, endpoint_url: str | None = None, config: Config | None = None) -> Any:
+    """A client of a service of AWS, whichever variable or file names its endpoint.
 
     Raises:
-        ValueError: it is not.
+        StartRefused: the endpoint is no URL to send to, or the region no region.
 
     """
-    check_url(client.meta.endpoint_url, base=True)  # botocore lets ports and schemes pass that are none
+    try:
+        client = session.client(service, endpoint_url=endpoint_url, config=config)
+        # botocore lets much pass that fails at the first request, and at each one after it.
+        check_url(client.meta.endpoint_url, base=True)
+    except (BotoCoreError, ValueError) as error:
+        named = "AWS_ENDPOINT_URL, AWS_REGION" if endpoint_url is None else f"the endpoint {endpoint_url!r}"
+        raise StartRefused(f"No {service.upper()} client can be made ({named}): {error}") from None
     return client
 
 
@@ -49,11 +55,7 @@ def s3_client(
 
     """
     session = session or aws_session()
-    try:
-        client = with_endpoint(session.client("s3", endpoint_url=endpoint_url))
-    except (BotoCoreError, ValueError) as error:
-        named = "AWS_ENDPOINT_URL, AWS_REGION" if endpoint_url is None else f"the endpoint {endpoint_url!r}"
-        raise StartRefused(f"No S3 client can be made ({named}): {error}") from None
+    client = aws_client(session, "s3", endpoint_url=endpoint_url)
     on_aws = client.meta.endpoint_url.endswith((".amazonaws.com", ".amazonaws.com.cn"))
     return session.client(
         "s3",

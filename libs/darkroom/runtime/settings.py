@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
-from darkroom.runtime.addresses import check_origin, check_url
+from darkroom.runtime.addresses import check_bootstrap, check_origin, check_url
 from darkroom.runtime.redaction import secrets_in
 
 PREFIX = "DARKROOM_"
@@ -62,6 +62,10 @@ HttpUrls = Annotated[Listed, AfterValidator(_urls)]
 """Several of the first."""
 
 
+Bootstrap = Annotated[str, AfterValidator(check_bootstrap)]
+"""Kafka's servers."""
+
+
 class Group(BaseSettings):
     """Variables with the prefix ``DARKROOM_``.
 
@@ -85,7 +89,9 @@ class MongoSettings(Group):
 class KafkaSettings(Group):
     """Where the events go."""
 
-    kafka_bootstrap: str = Field(min_length=1, description="Kafka bootstrap servers, host:port separated by commas")
+    kafka_bootstrap: Bootstrap = Field(
+        min_length=1, description="Kafka bootstrap servers, host:port separated by commas"
+    )
     kafka_config: dict[str, Any] = Field(
         default_factory=dict,
         description='further librdkafka settings as JSON, such as {"security.protocol": "SASL_SSL", …}',

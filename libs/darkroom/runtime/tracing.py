@@ -58,9 +58,9 @@ def configure(*, service: str, environment: Mapping[str, str]) -> "TracerProvide
     protocol = next((environment[name] for name in PROTOCOLS if environment.get(name)), SPOKEN)
     if protocol != SPOKEN:
         raise StartRefused(f"{PROTOCOLS[1]}: {protocol!r} is not spoken here; set it to {SPOKEN} and its port (4318).")
-    for name in ENDPOINTS:
+    for name in filter(environment.get, ENDPOINTS):
         try:
-            check_url(environment.get(name) or "http://unset", userinfo=True)
+            check_url(environment[name], userinfo=True)
         except ValueError as error:
             raise StartRefused(f"{name}: this is no address of a receiver of traces: {error}.") from None
     try:

@@ -14,6 +14,7 @@ from darkroom.cli import reconciler
 from darkroom.ops import installation
 from darkroom.runtime.settings import (
     BaseUrl,
+    Bootstrap,
     HttpUrl,
     HttpUrlWithUserinfo,
     KafkaSettings,
@@ -191,6 +192,7 @@ NO_URLS = [
     ("file:/etc/passwd", "https://HOST"),
     ("ftp://example.com/", "neither http:// nor https://"),
     ("example.com/keys", "does not begin with a scheme"),
+    ("https://example.com/keys#a", "what is behind that is never sent"),
 ]
 
 
@@ -241,8 +243,8 @@ def test_name_and_password_stand_in_a_webhook_alone() -> None:
             TypeAdapter(kind).validate_python(given)
 
 
-@pytest.mark.parametrize("given", ["https://cdn.example.com/?a=1", "https://cdn.example.com/#a"])
-def test_a_url_that_paths_are_put_behind_has_no_query(given: str) -> None:
+def test_a_url_that_paths_are_put_behind_has_no_query() -> None:
+    given = "https://cdn.example.com/?a=1"
     assert TypeAdapter(HttpUrl).validate_python(given) == given
     with pytest.raises(ValidationError, match="paths are put behind it"):
         TypeAdapter(BaseUrl).validate_python(given)
@@ -252,3 +254,39 @@ def test_the_one_address_of_several_that_is_wrong_is_named(monkeypatch: pytest.M
     monkeypatch.setenv("DARKROOM_HEALTH_URLS", "http://a/readyz,http://b:x/readyz")
     with pytest.raises(SystemExit, match=r"DARKROOM_HEALTH_URLS.*of address 2"):
         load(installation.OpsSettings)
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [
+        "127.0.0.1:9092",
+        "kafka",
+        "kafka_1:9092,kafka-2.kafka.svc.cluster.local:9092",
+        "b-1.darkroom.abc123.c2.kafka.eu-west-1.amazonaws.com:9098, [::1]:9092",
+        "SASL_SSL://kafka:9093",
+    ],
+)
+def test_kafkas_servers_are_taken_as_they_are(servers: str) -> None:
+    assert TypeAdapter(Bootstrap).validate_python(servers) == servers
+
+
+@pytest.mark.parametrize(
+    ("servers", "says"),
+    [
+        ("kafka:99999", "of server 1: it has no port that is one"),
+        ("kafka:9092,kafka:x", "of server 2: it has no port that is one"),
+        ("a:1,,b:1", "of server 2: it has no host: write it as HOST:PORT"),
+        ("a b:9092", "blank or a control character"),
+        ("http://kafka:9092", "another protocol than Kafka's"),
+        ("kafka:9092/topic", "more than a host and a port"),
+        ("me:hunter2@kafka:9092", "more than a host and a port"),
+        ("*:9092", r"has a \* in its host"),
+    ],
+)
+def test_what_is_no_server_of_kafka_is_refused_with_the_fix(
+    monkeypatch: pytest.MonkeyPatch, servers: str, says: str
+) -> None:
+    monkeypatch.setenv("DARKROOM_KAFKA_BOOTSTRAP", servers)
+    with pytest.raises(SystemExit, match=rf"DARKROOM_KAFKA_BOOTSTRAP \(.*{says}") as refused:
+        load(KafkaSettings)
+    assert "hunter2" not in str(refused.value)
