@@ -2,7 +2,8 @@
 
 import asyncio
 import base64
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from asset_api.cloudfront import CloudFront
 from asset_api.errors import CannotSign
-from asset_api.presign import Presigner, SignedUpload, signed_headers
+from asset_api.presign import Presigner, SignedUpload, signed_headers, utc_now
 from darkroom.assets import Asset
 from darkroom.runtime.start import StartRefused
 from support.events import registered
@@ -33,13 +34,20 @@ def session(region: str = "eu-west-1", credentials: Any = None) -> Any:
     return boto3.session.Session(botocore_session=inner, region_name=region)
 
 
-def presigner(*, of: Any = None, endpoint_url: str | None = None) -> Presigner:
+def presigner(
+    *,
+    of: Any = None,
+    endpoint_url: str | None = None,
+    clock: Callable[[], datetime] = utc_now,
+    upload_seconds: int = 900,
+) -> Presigner:
     return Presigner(
         session=of or session(),
         bucket="pictures-of-us",
         endpoint_url=endpoint_url,
-        upload_seconds=900,
+        upload_seconds=upload_seconds,
         download_seconds=300,
+        clock=clock,
     )
 
 
@@ -49,12 +57,11 @@ def upload(signer: Presigner, asset: Asset, *, until: datetime | None = None) ->
     return signed
 
 
-def expiring(seconds: float) -> RefreshableCredentials:
-    """Credentials of a role whose session ends so soon, and whose renewal gives the same again."""
+def expiring(ends: datetime) -> RefreshableCredentials:
+    """Credentials of a role whose session ends then, and whose renewal gives the same again."""
 
     def given() -> dict[str, str]:
-        ends = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
-        return {"access_key": "a", "secret_key": "b", "token": "t", "expiry_time": ends}
+        return {"access_key": "a", "secret_key": "b", "token": "t", "expiry_time": ends.isoformat()}
 
     return RefreshableCredentials.create_from_metadata(given(), refresh_using=given, method="test")
 
@@ -88,26 +95,27 @@ def test_every_promised_header_is_signed(checksum: str | None) -> None:
 
 
 def test_a_url_works_no_longer_than_the_credentials_that_signed_it() -> None:
-    before = datetime.now(UTC)
-    signed = upload(presigner(of=session(credentials=expiring(60))), registered().after)
-    (seconds,) = parse_qs(urlsplit(signed.url).query)["X-Amz-Expires"]
-    assert 55 <= int(seconds) <= 61
-    assert before + timedelta(seconds=50) < signed.expires_at < before + timedelta(seconds=63)
-    lasting = upload(presigner(of=session(credentials=expiring(7200))), registered().after)
-    assert parse_qs(urlsplit(lasting.url).query)["X-Amz-Expires"] == ["900"]
-    assert before + timedelta(seconds=895) < lasting.expires_at < before + timedelta(seconds=905)
+    now = utc_now().replace(microsecond=0)
+    # An hour: beyond what a slow machine takes, and below the day of the URL.
+    lasts = timedelta(hours=1)
+    for wanted, seconds in ((86_400, 3600), (900, 900)):
+        signer = presigner(of=session(credentials=expiring(now + lasts)), clock=lambda: now, upload_seconds=wanted)
+        signed = upload(signer, registered().after)
+        assert parse_qs(urlsplit(signed.url).query)["X-Amz-Expires"] == [str(seconds)]
+        assert signed.expires_at == now + timedelta(seconds=seconds)
 
 
 def test_a_url_works_no_longer_than_its_asset_waits_for_it() -> None:
-    now = datetime.now(UTC)
-    signed = upload(presigner(), registered().after, until=now + timedelta(seconds=60))
-    assert now + timedelta(seconds=57) < signed.expires_at <= now + timedelta(seconds=60)
-    assert asyncio.run(presigner().upload(registered().after, until=now)) is None
+    now = utc_now()
+    signer = presigner(clock=lambda: now)
+    signed = upload(signer, registered().after, until=now + timedelta(seconds=60))
+    assert signed.expires_at == now.replace(microsecond=0) + timedelta(seconds=60)
+    assert asyncio.run(signer.upload(registered().after, until=now)) is None
 
 
 def test_expired_credentials_sign_nothing() -> None:
     with pytest.raises(CannotSign, match="expired"):
-        upload(presigner(of=session(credentials=expiring(-5))), registered().after)
+        upload(presigner(of=session(credentials=expiring(utc_now() - timedelta(seconds=5)))), registered().after)
 
 
 def test_without_credentials_or_region_the_service_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +132,8 @@ def test_without_credentials_or_region_the_service_does_not_start(monkeypatch: p
 
 
 def test_an_original_is_saved_under_its_name_and_as_our_type() -> None:
-    signer = presigner()
-    before = datetime.now(UTC)
+    now = utc_now().replace(microsecond=0)
+    signer = presigner(clock=lambda: now)
     signed = asyncio.run(signer.download("assets/x/original.jpg", content_type="image/png", filename='é"\r\n;.jpg'))
     query = parse_qs(urlsplit(signed.url).query)
     assert query["response-content-type"] == ["image/png"]
@@ -133,7 +141,7 @@ def test_an_original_is_saved_under_its_name_and_as_our_type() -> None:
     assert disposition == "attachment; filename=\"e____.jpg\"; filename*=UTF-8''%C3%A9%22%0D%0A%3B.jpg"
     assert unquote(disposition).endswith('é"\r\n;.jpg')
     assert query["X-Amz-Expires"] == ["300"]
-    assert before + timedelta(seconds=298) < signed.expires_at < before + timedelta(seconds=302)
+    assert signed.expires_at == now + timedelta(seconds=300)
 
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -147,6 +155,7 @@ def pem(key: Any) -> str:
 
 def test_with_a_key_pair_downloads_are_cloudfronts_and_uploads_stay_s3s() -> None:
     cloudfront = CloudFront(base_url="https://d111.cloudfront.net/", key_id="K2JCJMDEHXQW5F", private_key=pem(KEY))
+    now = utc_now().replace(microsecond=0)
     signer = Presigner(
         session=session(),
         bucket="pictures-of-us",
@@ -154,10 +163,10 @@ def test_with_a_key_pair_downloads_are_cloudfronts_and_uploads_stay_s3s() -> Non
         upload_seconds=900,
         download_seconds=300,
         cloudfront=cloudfront,
+        clock=lambda: now,
     )
-    before = datetime.now(UTC)
     signed = asyncio.run(signer.download("assets/x/original.jpg", content_type="image/png", filename="é a.jpg"))
-    assert before + timedelta(seconds=298) < signed.expires_at < before + timedelta(seconds=302)
+    assert signed.expires_at == now + timedelta(seconds=300)
     resource, _, ours = signed.url.partition("&Expires=")
     address = urlsplit(resource)
     assert (address.netloc, address.path) == ("d111.cloudfront.net", "/assets/x/original.jpg")
