@@ -193,11 +193,13 @@ _ONLY_TOLD = ("original_gone", "inconsistent")
 
 def _missing(snapshot: Snapshot, late: float) -> Iterator[Problem]:
     if snapshot.processors == 0:
-        yield Problem("no processor is in the consumer group", "start processors")
+        yield Problem("no processor is in the consumer group", "start processors: python -m processor")
     elif snapshot.lag and (snapshot.under_way.get(Status.PROCESSING, Waiting()).oldest or 0) > late:
         yield Problem(f"{snapshot.lag} records wait for the processors", "start more processors, or see why they wait")
     if "relays" not in snapshot.unknown and not snapshot.relays:
-        yield Problem("no relay is alive", "start relays; nothing reaches subscribers")
+        yield Problem(
+            "no relay is alive", "start relays: python -m outbox_relay; until then nothing reaches subscribers"
+        )
     elif snapshot.shards_without_relay:
         yield Problem(
             f"{snapshot.shards_without_relay} of {SHARDS} shards are owned by no relay",
@@ -212,7 +214,7 @@ def _late(snapshot: Snapshot, late: float) -> Iterator[Problem]:
         yield Problem(what, "look at the relays' logs; `darkroom why ASSET` tells of one")
     if (snapshot.leases_run_out.oldest or 0) > 0:
         what = f"{snapshot.leases_run_out.count} leases have run out: whoever held them is gone, and nobody took over"
-        yield Problem(what, "start processors; then darkroom reconcile --pass unfinished")
+        yield Problem(what, "start processors: python -m processor; then darkroom reconcile --pass unfinished")
     oldest = snapshot.under_way.get(Status.PROCESSING, Waiting()).oldest or 0
     if oldest > late:
         yield Problem(f"the oldest PROCESSING asset is so for {oldest:.0f} s", "darkroom reconcile --dry-run")

@@ -38,6 +38,20 @@ def test_what_has_ended_comes_back_by_the_command_that_started_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changed", "how"),
+    [
+        ({"processors": 0}, ["python -m processor"]),
+        ({"leases_run_out": Waiting(2, 5.0)}, ["python -m processor", "darkroom reconcile --pass unfinished"]),
+        ({"relays": {}}, ["python -m outbox_relay"]),
+    ],
+)
+def test_what_is_to_be_started_is_told_with_how(changed: dict[str, Any], how: list[str]) -> None:
+    (problem,) = problems(Snapshot(datetime(2026, 3, 1, tzinfo=UTC), **{**GOOD, **changed}), late=60)
+    for command in how:
+        assert command in problem.mend
+
+
+@pytest.mark.parametrize(
     ("changed", "text"),
     [
         ({"unknown": {"Kafka": "no answer"}}, "Kafka could not be asked: no answer"),
