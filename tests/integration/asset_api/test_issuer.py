@@ -149,6 +149,7 @@ def test_one_that_was_packed_all_the_same_is_read(served: KeyServer, encoding: s
 
 
 def test_a_packed_answer_is_never_unpacked_further_than_a_key_set_may_be_long(served: KeyServer) -> None:
+    assert fetched(served) == served.issuer.key_set  # what a process loads for its first request is in memory from here
     served.encoded = "gzip", gzip.compress(b" " * 100_000_000)
     tracemalloc.start()
     try:
