@@ -1,6 +1,8 @@
 """The ways out: e-mail through SES, and a webhook signed by Standard Webhooks."""
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -16,6 +18,8 @@ from standardwebhooks import Webhook
 
 from notifier.notice import Notice, mail, webhook_body
 
+ANSWER_BYTES, ANSWER_SECONDS = 64 * 1024, 5.0
+"""Of a receiver's answer nothing matters but its status; more than this is not waited for."""
 LONGEST_WAIT = 3600.0
 """Seconds. A receiver may ask to be left alone for so long, and no longer."""
 
@@ -138,7 +142,8 @@ class SignedWebhook:
             "webhook-signature": self._signer.sign(notice.event_id, now, body),
         }
         try:
-            answer = self._client.post(self._url, content=body.encode(), headers=headers)
+            with self._client.stream("POST", self._url, content=body.encode(), headers=headers) as answer:
+                _pass_over(answer)
         except httpx.HTTPError as error:
             raise NotSent(f"{type(error).__name__}: {error}") from error
         if answer.is_success:
@@ -146,6 +151,17 @@ class SignedWebhook:
         if answer.status_code == 410:
             raise Refused("410: the receiver wants no more webhooks")
         raise NotSent(f"the receiver answered {answer.status_code}", wait=_retry_after(answer))
+
+
+def _pass_over(answer: httpx.Response) -> None:
+    """Take what else a receiver says off the connection, so that it can be used again; not all that one may send."""
+    passed, ends = 0, time.monotonic() + ANSWER_SECONDS
+    # The status has been told by then, whatever becomes of the rest.
+    with suppress(httpx.HTTPError):
+        for chunk in answer.iter_raw():
+            passed += len(chunk)
+            if passed > ANSWER_BYTES or time.monotonic() > ends:
+                return
 
 
 def _retry_after(answer: httpx.Response) -> float | None:

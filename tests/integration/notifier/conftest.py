@@ -4,6 +4,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -39,6 +40,8 @@ class Receiver:
     url: str = ""
     statuses: list[int] = field(default_factory=lambda: [204])
     headers: dict[str, str] = field(default_factory=dict)
+    content: Iterator[bytes] = field(default_factory=lambda: iter(()))
+    """What it says further, a part at a time, for as long as anybody listens."""
     taken: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     asked: int = 0
     forged: int = 0
@@ -69,6 +72,9 @@ def receiver() -> Iterator[Receiver]:
             for name, value in state.headers.items():
                 self.send_header(name, value)
             self.end_headers()
+            with suppress(OSError):  # whoever asked has heard enough
+                for part in state.content:
+                    self.wfile.write(part)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base class's name
             """Nobody reads it."""

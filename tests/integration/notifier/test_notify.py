@@ -1,5 +1,9 @@
 """One event, told once on every channel, whatever happens on the way."""
 
+import gzip
+import itertools
+import tracemalloc
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -202,6 +206,30 @@ def test_a_worker_that_was_overtaken_while_it_stalled_does_not_make_a_second_mai
     assert isinstance(replace(world.notifier, channels=[channel])(delivery(event)), Later)
     assert len(mailbox.mails) == 1
     assert world.rows(event)["email"] == State.SENT
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(({"content-encoding": "gzip"}, [gzip.compress(b" " * 50_000_000)]), id="swells"),
+        pytest.param(({}, itertools.repeat(b"a" * 65_536)), id="never-ends"),
+        pytest.param(({"content-length": "5"}, [b"cut"]), id="breaks-off"),
+    ],
+)
+def test_of_what_a_receiver_says_behind_its_status_little_is_read(
+    world: World, receiver: Receiver, said: tuple[dict[str, str], Iterable[bytes]]
+) -> None:
+    event = world.ready()
+    receiver.statuses, receiver.headers, receiver.content = [200], said[0], iter(said[1])
+    tracemalloc.start()
+    try:
+        assert world.notifier(delivery(event)) == Finished()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert receiver.ids == {event.id: 1}
+    assert world.rows(event)["webhook"] == State.SENT
+    assert peak < 20_000_000
 
 
 def test_a_defect_costs_attempts_and_comes_to_an_end(world: World) -> None:
