@@ -60,6 +60,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._received = 0
         self._late: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None
         self._refusal: Problem | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -71,6 +72,10 @@ class Connection(HttpToolsProtocol):
         """See ``asyncio.Protocol``."""
         self._wait_no_more()
         super().connection_lost(exc)
+        # Uvicorn tells the latest request alone; while that waits for its turn another one runs, perhaps for ever.
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
@@ -80,9 +85,10 @@ class Connection(HttpToolsProtocol):
             return
         if self._received > MAX_HEAD_BYTES:
             self._refuse(_too_large())
-        elif not self._in_head:
+        elif self._answering() and not self._in_head:
             self._wait_no_more()
         elif self._late is None:
+            # Also for what comes behind an answer and is no request: the rest of a body that nobody reads.
             self._expect_head()
 
     def on_message_begin(self) -> None:
@@ -90,14 +96,28 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = True
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Of the parser: a field. Those behind a body are none of the head's, and must not become any (RFC 9110)."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Of the parser: the head is there."""
         # Here as well, so that it makes no difference in how many pieces it came.
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             self._refusal = _too_large()
             raise ValueError("the head is too large")  # the parser ends by it, and uvicorn calls send_400_response
+        if self.parser.should_upgrade() and any(_tells_of_a_body(*field) for field in self.headers):
+            # The parser takes what follows for another protocol, and what comes still later for a request.
+            self._refusal = Problem(Problems.BAD_REQUEST, "Send a request that has a body without an Upgrade field.")
+            raise ValueError("an upgrade with a body")
         self._in_head = False
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Of uvicorn: a request's turn has come."""
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         """Of the parser: a part of the body, which whoever reads it bounds."""
@@ -156,6 +176,10 @@ class Connection(HttpToolsProtocol):
 def connection(*, head_seconds: float) -> type[asyncio.Protocol]:
     """``Connection`` with this time, for uvicorn to make instances of."""
     return type("Connection", (Connection,), {"head_seconds": head_seconds})
+
+
+def _tells_of_a_body(name: bytes, value: bytes) -> bool:
+    return name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 ") != b"")
 
 
 def has_come(receive: Receive) -> bool:

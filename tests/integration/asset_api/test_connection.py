@@ -11,6 +11,7 @@ import pytest
 
 from asset_api.connection import MAX_HEAD_BYTES
 from support.eventually import eventually
+from support.scrape import scrape
 from support.sockets import read_all
 
 Api = Any
@@ -38,6 +39,13 @@ def connect(hasty: Api) -> Iterator[Connect]:
     yield one
     for connection in opened:
         connection.close()
+
+
+@pytest.fixture
+def listeners(hasty: Api) -> Callable[[], int]:
+    """How many streams are open."""
+    port = next(int(event["health_port"]) for event in hasty.events() if event["event"] == "api_started")
+    return lambda: int(scrape(port).value("darkroom_api_stream_listeners"))
 
 
 def pour(connection: socket.socket, part: bytes) -> None:
@@ -148,6 +156,57 @@ def test_a_body_in_pieces_is_read_and_one_that_does_not_come_in_time_is_refused(
     told = late.recv(65536)
     assert told.startswith(b"HTTP/1.1 408 ")
     assert b"urn:darkroom:problem:body-timeout" in told
+
+
+def test_a_stream_ends_with_its_client_also_when_another_request_waits_behind_it(
+    hasty: Api, connect: Connect, listeners: Callable[[], int]
+) -> None:
+    before = listeners()
+    head = f"GET /assets/stream HTTP/1.1\r\nHost: a\r\nAuthorization: {hasty.headers()['Authorization']}\r\n\r\n"
+    connections = [connect() for _ in range(3)]
+    for connection in connections:
+        connection.sendall(head.encode() + HEALTH + b"\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+    eventually(lambda: listeners() == before + 3, deadline=10, what="listeners")
+    for connection in connections:
+        connection.close()
+    eventually(lambda: listeners() == before, deadline=10, what="their end")
+
+
+def test_an_upgrade_with_a_body_is_refused_and_nothing_of_it_is_a_request(connect: Connect) -> None:
+    connection, hidden = connect(), HEALTH + b"\r\n"
+    head = b"POST /assets HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n"
+    connection.sendall(head % len(hidden) + hidden)
+    answer = read_all(connection)
+    assert problem(answer) == (400, "bad-request")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        pytest.param((HEALTH + b"\r\n", b"\r\n"), id="line"),
+        pytest.param((HEALTH + b"Content-Length: 1000\r\n\r\n", b"a"), id="body"),
+        pytest.param((b"POST /assets HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n", b"a"), id="refused"),
+    ],
+)
+def test_what_comes_behind_an_answer_and_is_no_request_keeps_no_connection(
+    connect: Connect, rest: tuple[bytes, bytes]
+) -> None:
+    connection = connect()
+    connection.sendall(rest[0])
+    assert connection.recv(65536).startswith(b"HTTP/1.1 ")
+    connection.sendall(rest[1])
+    read_all(connection)  # ends: by the connection's end
+
+
+def test_fields_behind_a_body_are_none_of_the_heads(hasty: Api, connect: Connect) -> None:
+    connection = connect()
+    fields = f"Authorization: {hasty.headers()['Authorization']}\r\nIdempotency-Key: trailer\r\n"
+    body = json.dumps({"filename": "a.jpg", "content_type": "image/jpeg", "size": 4}).encode()
+    head = b"POST /assets HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    connection.sendall(head + b"%x\r\n%s\r\n0\r\n" % (len(body), body) + fields.encode() + b"\r\n")
+    assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")
 
 
 def test_half_a_request_behind_a_stream_does_not_end_the_stream(hasty: Api, start_api: Callable[..., Api]) -> None:
