@@ -87,10 +87,11 @@ class Presigner:
             CannotSign: the credentials have expired.
 
         """
-        left = self._upload_seconds if until is None else int((until - self._clock()).total_seconds())
-        if left < 1:
-            return None
-        seconds, expires_at = await self._lifetime(min(self._upload_seconds, left))
+        frozen, now, seconds = await self._lifetime(self._upload_seconds)
+        if until is not None:
+            seconds = min(seconds, int((until - self._clock()).total_seconds()))
+            if seconds < 1:
+                return None
         headers = {
             "Content-Type": asset.content_type,
             "Content-Length": str(asset.size),
@@ -105,11 +106,11 @@ class Presigner:
         if asset.checksum_sha256 is not None:
             headers["x-amz-checksum-sha256"] = asset.checksum_sha256
             parameters["ChecksumSHA256"] = asset.checksum_sha256
-        url = self._signer.url("put_object", parameters=parameters, seconds=seconds)
+        url = self._signer.url("put_object", parameters=parameters, seconds=seconds, credentials=frozen)
         # A header that is not signed is no constraint; a later boto3 must not drop one unnoticed.
         if missing := set(map(str.lower, headers)) - signed_headers(url):
             raise CannotSign(f"the signature does not cover {', '.join(sorted(missing))}")
-        return SignedUpload(url=url, headers=headers, expires_at=expires_at)
+        return SignedUpload(url=url, headers=headers, expires_at=now + timedelta(seconds=seconds))
 
     async def download(self, object_key: str, *, content_type: str, filename: str | None = None) -> SignedDownload:
         """A URL to read an object. Its content type is ours, whatever the object says; with ``filename`` a browser
@@ -128,11 +129,12 @@ class Presigner:
             return SignedDownload(
                 self._cloudfront.sign(object_key, parameters=query, expires_at=expires_at), expires_at
             )
-        seconds, expires_at = await self._lifetime(self.download_seconds)
+        frozen, now, seconds = await self._lifetime(self.download_seconds)
         parameters = {"Key": object_key, "ResponseContentType": content_type}
         if disposition is not None:
             parameters["ResponseContentDisposition"] = disposition
-        return SignedDownload(self._signer.url("get_object", parameters=parameters, seconds=seconds), expires_at)
+        url = self._signer.url("get_object", parameters=parameters, seconds=seconds, credentials=frozen)
+        return SignedDownload(url, now + timedelta(seconds=seconds))
 
     async def origins(self) -> tuple[str, ...]:
         """The scheme and host of every URL signed here, which a page must be allowed to talk to."""
@@ -142,23 +144,26 @@ class Presigner:
         uploads = f"{s3.scheme}://{s3.netloc}"
         return (uploads,) if self._cloudfront is None else (uploads, self._cloudfront.origin)
 
-    async def _lifetime(self, wanted: int) -> tuple[int, datetime]:
-        """Seconds from now and the moment: a URL works no longer than the credentials that signed it."""
+    async def _lifetime(self, wanted: int) -> tuple[Any, datetime, int]:
+        """What to sign with, the moment, and for how many seconds: no longer than the credentials that sign last."""
         credentials = self._session.get_credentials()
         if credentials is None:
             raise CannotSign("there are no AWS credentials")
         if hasattr(credentials, "refresh_needed") and credentials.refresh_needed():
             try:
-                await asyncio.to_thread(credentials.get_frozen_credentials)
+                # Kept: asking again renews again, here, as long as those that are about to expire cannot be renewed.
+                frozen = await asyncio.to_thread(credentials.get_frozen_credentials)
             except RuntimeError as error:  # what botocore raises when the renewed ones are expired too
                 raise CannotSign(str(error)) from error
+        else:
+            frozen = credentials.get_frozen_credentials()
         now = self._clock().replace(microsecond=0)
         # botocore has no public name for it; without it the lifetime is only the URL's.
         ends: datetime | None = getattr(credentials, "_expiry_time", None)
         seconds = wanted if ends is None else min(wanted, int((ends - now).total_seconds()))
         if seconds < 1:
             raise CannotSign("the AWS credentials have expired")
-        return seconds, now + timedelta(seconds=seconds)
+        return frozen, now, seconds
 
 
 def signed_headers(url: str) -> frozenset[str]:

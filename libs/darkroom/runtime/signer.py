@@ -42,16 +42,28 @@ class Signer:
         self._place: Place | None = None
         self._compared = False
 
-    def url(self, operation: str, *, parameters: Mapping[str, Any], seconds: int) -> str:
-        """A URL for ``put_object`` or ``get_object`` with these parameters, by botocore's names and without Bucket."""
+    def url(self, operation: str, *, parameters: Mapping[str, Any], seconds: int, credentials: Any = None) -> str:
+        """A URL for ``put_object`` or ``get_object`` with these parameters, by botocore's names and without Bucket.
+
+        ``credentials`` are frozen ones of the session; without them it is asked, which may renew them.
+        """
         if not self._compared:
             self._compare()
         if self._place is None or not parameters.keys() <= _KNOWN:
             return self._botocores(operation, parameters, seconds)
-        return self._ours(operation, parameters, seconds, place=self._place, now=datetime.now(UTC))
+        frozen = credentials or self._session.get_credentials().get_frozen_credentials()
+        return self._ours(operation, parameters, seconds, place=self._place, now=datetime.now(UTC), frozen=frozen)
 
-    def _ours(self, operation: str, parameters: Mapping[str, Any], seconds: int, *, place: Place, now: datetime) -> str:
-        frozen = self._session.get_credentials().get_frozen_credentials()
+    def _ours(
+        self,
+        operation: str,
+        parameters: Mapping[str, Any],
+        seconds: int,
+        *,
+        place: Place,
+        now: datetime,
+        frozen: Any,
+    ) -> str:
         return presign(
             _METHODS[operation],
             parameters["Key"],
@@ -85,7 +97,8 @@ class Signer:
             region = query["X-Amz-Credential"].split("/")[-3]
             place = Place(url.scheme, url.netloc, url.path.removesuffix(_SAMPLE), region)
             now = datetime.strptime(query["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-            equal = self._ours("put_object", sample, 900, place=place, now=now) == theirs
+            frozen = self._session.get_credentials().get_frozen_credentials()
+            equal = self._ours("put_object", sample, 900, place=place, now=now, frozen=frozen) == theirs
             self._place = place if equal else None
         if not equal:
             log.warning("signing_by_botocore", reason="its URLs differ from ours; correct, but slower")

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -111,6 +112,25 @@ def test_a_url_works_no_longer_than_its_asset_waits_for_it() -> None:
     signed = upload(signer, registered().after, until=now + timedelta(seconds=60))
     assert signed.expires_at == now.replace(microsecond=0) + timedelta(seconds=60)
     assert asyncio.run(signer.upload(registered().after, until=now)) is None
+
+
+def test_a_renewal_that_fails_while_the_credentials_still_last_stops_no_event_loop() -> None:
+    asked_in: list[threading.Thread] = []
+
+    def renew() -> dict[str, str]:
+        asked_in.append(threading.current_thread())
+        raise RuntimeError("nobody answers")
+
+    ends = (utc_now() + timedelta(minutes=14)).isoformat()
+    given = {"access_key": "a", "secret_key": "b", "token": "t", "expiry_time": ends}
+    renewed = RefreshableCredentials.create_from_metadata(given, refresh_using=renew, method="test")
+    signer = presigner(of=session(credentials=renewed))
+    upload(signer, registered().after)  # the first one is compared with botocore's
+    asked_in.clear()
+    upload(signer, registered().after)
+    asyncio.run(signer.download("assets/x/original.jpg", content_type="image/png"))
+    assert len(asked_in) == 2
+    assert threading.main_thread() not in asked_in
 
 
 def test_expired_credentials_sign_nothing() -> None:
