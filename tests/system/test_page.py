@@ -287,6 +287,35 @@ def test_a_browser_that_keeps_nothing(
     assert len(assets(world, owner)) == 3
 
 
+@pytest.mark.parametrize("by", ["sign-out", "address"])
+def test_owners_do_not_mix(
+    page: Page, context: BrowserContext, world: World, owner: str, photos: list[Path], by: str
+) -> None:
+    page.set_input_files("#files", photos[0])
+    expect_state(page, photos[0].name, "READY")
+    held: list[Route] = []
+    context.route(is_upload, lambda route: held.append(route))  # a function: Playwright takes no built-in
+    page.set_input_files("#files", photos[1])
+    expect_state(page, photos[1].name, "uploading")
+    other = f"{by}-other"
+    if by == "sign-out":
+        page.get_by_role("button", name="Sign out").click()
+        page.locator("#token").fill(world.stack.token(other))
+        page.locator("#sign-in").get_by_role("button").click()
+    else:
+        page.evaluate("token => { location.hash = `token=${token}` }", world.stack.token(other))
+    expect(page.locator("#who")).to_have_text(other)
+    expect(page.locator("#live")).to_have_attribute("data-state", "on")
+    for route in held:
+        route.abort()
+    context.unroute(is_upload)
+    page.set_input_files("#files", photos[2])
+    expect_state(page, photos[2].name, "READY")
+    expect(page.locator(".card")).to_have_count(1)
+    assert [one["filename"] for one in assets(world, other)] == [photos[2].name]
+    assert {one["filename"] for one in assets(world, owner)} == {photos[0].name, photos[1].name}
+
+
 def test_everything_can_be_done_by_keyboard(page: Page, photos: list[Path]) -> None:
     with page.expect_file_chooser() as chooser:
         # In here: while it is focused the browser takes note that the chooser is wanted. A key right after the `with`

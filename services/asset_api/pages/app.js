@@ -31,10 +31,11 @@ const inSight = new IntersectionObserver((seen) => {
   }
 }, { rootMargin: "300px" });
 
-const uploads = new Uploads({
+const begunUploads = () => new Uploads({
   show: (item) => show(entryOfItem(item)),
   registered: (item, asset) => merge(asset, item),
 });
+let uploads = begunUploads();
 
 // The list
 
@@ -134,6 +135,7 @@ const ACTIONS = {
 };
 
 async function changed(entry, answer) {
+  if (!entry.card.isConnected) return; // somebody else has signed in since
   if (answer?.asset_id) merge(answer);
   else await refresh(entry.asset.asset_id);
 }
@@ -161,10 +163,15 @@ function notice(text) {
 function refresh(id) {
   if (refreshing.has(id)) return refreshing.set(id, "again");
   refreshing.set(id, "once");
+  const mine = live; // whoever signs in later has another one
   return call(`/assets/${id}`)
-    .then((asset) => merge(asset))
-    .catch((error) => { if (!(error instanceof Refused)) setTimeout(refresh, 2000, id); })
+    .then((asset) => mine === live && merge(asset))
+    .catch((error) => {
+      if (error instanceof Refused || error instanceof SignedOut) return;
+      setTimeout(() => mine === live && refresh(id), 2000);
+    })
     .finally(() => {
+      if (mine !== live) return;
       const again = refreshing.get(id) === "again";
       refreshing.delete(id);
       if (again) refresh(id);
@@ -179,7 +186,9 @@ function onEvent(event) {
 // What is in the trash is not in the list of all, and has pages of its own.
 async function load({ trash = tab === "trash", cursor } = {}) {
   const query = new URLSearchParams({ limit: PAGE, ...(trash && { status: "TRASHED" }), ...(cursor && { cursor }) });
+  const mine = live;
   const page = await call(`/assets?${query}`);
+  if (mine !== live) return;
   for (const asset of page.assets) merge(asset, undefined, "append");
   older[trash] = page.next_cursor;
   showMore();
@@ -190,9 +199,11 @@ function showMore() {
 }
 
 async function loadAll() {
-  await load({ trash: false }).catch(failed);
-  await load({ trash: true }).catch(failed);
-  for (const entry of kept()) await unfinished(entry).catch(failed);
+  const mine = live;
+  const told = (error) => mine === live && failed(error);
+  await load({ trash: false }).catch(told);
+  if (mine === live) await load({ trash: true }).catch(told);
+  for (const entry of kept()) if (mine === live) await unfinished(entry).catch(told);
   count();
 }
 
@@ -201,7 +212,9 @@ async function unfinished({ key, name, size, type, checksum, assetId }) {
   if ([...entries.values()].some((entry) => entry.item?.key === key)) return;
   const item = { key, name, size, type, checksum, assetId, state: "missing", progress: 0 };
   if (assetId) {
+    const mine = live;
     const asset = entries.get(assetId)?.asset ?? (await call(`/assets/${assetId}`));
+    if (mine !== live) return undefined;
     if (asset.status !== "UPLOADING") return forget(key);
     return merge(asset, item);
   }
@@ -279,15 +292,23 @@ function begin() {
   connect();
 }
 
-function signOut(text) {
+// Nothing of one owner is shown to the next one, or goes on in their name.
+function leave() {
   live?.abort();
+  live = null;
   details.close();
-  dropToken();
-  for (const entry of entries.values()) {
-    if (entry.item?.control) uploads.cancel(entry.item);
-    entry.card.remove();
-  }
+  uploads.end([...entries.values()].flatMap((entry) => entry.item ?? []));
+  uploads = begunUploads();
+  for (const entry of entries.values()) entry.card.remove();
   entries.clear();
+  refreshing.clear();
+  older.true = older.false = choosing = null;
+  notice("");
+}
+
+function signOut(text) {
+  dropToken();
+  leave();
   begin();
   notice(text);
 }
@@ -334,7 +355,12 @@ function wire() {
     begin();
   });
   find("sign-out").addEventListener("click", () => signOut("Signed out: the token is forgotten."));
-  addEventListener("hashchange", () => { takeTokenFromAddress(); begin(); });
+  addEventListener("hashchange", () => {
+    const before = owner();
+    takeTokenFromAddress();
+    if (owner() !== before) leave();
+    begin();
+  });
   addEventListener("beforeunload", (event) => {
     const sending = [...entries.values()].some((entry) => ["reading", "registering", "uploading", "retrying", "queued"].includes(entry.item?.state) && entry.item.file);
     if (sending) event.preventDefault();

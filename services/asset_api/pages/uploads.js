@@ -9,11 +9,13 @@ const TRIES = 5;
 const SET_BY_BROWSER = new Set(["content-length"]);
 
 // Where the system does not know an extension, the browser names no type; of phones' photos many do not.
-const TYPES = { heic: "image/heic", heif: "image/heif", avif: "image/avif", webp: "image/webp" };
+const TYPES = new Map(Object.entries({
+  jpg: "image/jpeg", jpeg: "image/jpeg", png: "image/png", gif: "image/gif", webp: "image/webp", avif: "image/avif", heic: "image/heic", heif: "image/heif",
+}));
 
 const place = () => `darkroom-uploads:${owner()}`;
 
-const typeOf = (file) => file.type || TYPES[file.name.split(".").pop().toLowerCase()] || "";
+const typeOf = (file) => file.type || TYPES.get(file.name.split(".").pop().toLowerCase()) || "";
 
 export function kept() {
   try {
@@ -71,6 +73,7 @@ export class Uploads {
   #registered;
   #waiting = [];
   #running = 0;
+  #ended = false;
 
   constructor({ show, registered }) {
     this.#show = show;
@@ -96,9 +99,16 @@ export class Uploads {
     if (item.state === "queued") this.#set(item, { state: "cancelled" });
   }
 
+  // Whose uploads these are has gone: nothing more is sent or shown. What was under way is kept in that owner's drawer.
+  end(items) {
+    this.#ended = true;
+    this.#waiting = [];
+    for (const item of items) item.control?.abort();
+  }
+
   #set(item, changed) {
     Object.assign(item, changed);
-    this.#show(item);
+    if (!this.#ended) this.#show(item);
   }
 
   async #next() {
@@ -150,6 +160,7 @@ export class Uploads {
       headers: { "Content-Type": "application/json", "Idempotency-Key": item.key },
       body: JSON.stringify({ filename: item.name, content_type: item.type, size: item.size, checksum_sha256: item.checksum }),
     });
+    signal.throwIfAborted();
     item.assetId = asset.asset_id;
     keep({ key: item.key, name: item.name, size: item.size, type: item.type, checksum: item.checksum, assetId: item.assetId });
     this.#registered(item, asset);
