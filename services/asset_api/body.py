@@ -19,15 +19,18 @@ async def read_json(request: Request, *, seconds: float) -> bytes:
         Problem: 415, 413 or 408.
 
     """
-    media_type, _, parameters = request.headers.get("content-type", "").partition(";")
+    types = request.headers.getlist("content-type")
+    media_type, _, parameters = (types[0] if len(types) == 1 else "").partition(";")
     if media_type.strip().lower() != "application/json" or _OTHER_CHARSET.search(parameters):
         raise Problem(Problems.UNSUPPORTED_MEDIA_TYPE, "Send the body as Content-Type: application/json, in UTF-8.")
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+    if any(coding.strip().lower() != "identity" for coding in request.headers.getlist("content-encoding")):
         raise Problem(
             Problems.UNSUPPORTED_MEDIA_TYPE,
             "Send the body as it is, without a Content-Encoding.",
             headers={"Accept-Encoding": "identity"},
         )
+    if int(request.headers.get("content-length", 0)) > MAX_BODY_BYTES:
+        raise _too_large()  # at once: a client that sends slowly would else be told that it is late
     if has_come(request.receive):
         return await _read(request)  # nothing waits, and a deadline would cost more than all else of this
     try:
@@ -46,6 +49,10 @@ async def _read(request: Request) -> bytes:
             raise ClientDisconnect
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
-            raise Problem(Problems.BODY_TOO_LARGE, f"The body must be at most {MAX_BODY_BYTES} bytes.")
+            raise _too_large()
         more = message.get("more_body", False)
     return bytes(body)
+
+
+def _too_large() -> Problem:
+    return Problem(Problems.BODY_TOO_LARGE, f"The body must be at most {MAX_BODY_BYTES} bytes.")

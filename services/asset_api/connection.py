@@ -1,12 +1,18 @@
 """A client's connection: uvicorn's, with bounds for what comes before a request and answers that leave in one piece."""
 
 import asyncio
+import uuid
+from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any, cast
 
+import structlog
 from starlette.types import Receive
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from asset_api.problems import Problem, Problems, to_response
+
+log = structlog.get_logger()
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of a request's line and header fields, and of what else is around its body."""
@@ -58,6 +64,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._in_head = True
+        self._in_body = False
         self._received = 0
         self._late: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None
@@ -107,11 +114,10 @@ class Connection(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             self._refusal = _too_large()
             raise ValueError("the head is too large")  # the parser ends by it, and uvicorn calls send_400_response
-        if self.parser.should_upgrade() and any(_tells_of_a_body(*field) for field in self.headers):
-            # The parser takes what follows for another protocol, and what comes still later for a request.
-            self._refusal = Problem(Problems.BAD_REQUEST, "Send a request that has a body without an Upgrade field.")
-            raise ValueError("an upgrade with a body")
-        self._in_head = False
+        if fault := _fault(self.headers, version=self.parser.get_http_version(), upgrade=self.parser.should_upgrade()):
+            self._refusal = Problem(Problems.BAD_REQUEST, fault)
+            raise ValueError(fault)
+        self._in_head, self._in_body = False, True
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -127,11 +133,16 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Of the parser: the request is there."""
         self._received = 0
+        self._in_body = False
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Of uvicorn, for what is no HTTP: its answer, but as a problem."""
-        self._refuse(self._refusal or Problem(Problems.BAD_REQUEST, msg))
+        if self._answering() and not self._in_body:
+            # The request before this is whole, and its answer on the way: that is the last one of the connection.
+            self.cycle.keep_alive = False
+        else:
+            self._refuse(self._refusal or Problem(Problems.BAD_REQUEST, msg))
 
     def _unsupported_upgrade_warning(self) -> None:
         """Of uvicorn, which would advise to install what speaks WebSocket. Nothing here does: it is a plain request."""
@@ -166,16 +177,40 @@ class Connection(HttpToolsProtocol):
         part of one."""
         self._wait_no_more()
         if not self._answering() or not (self._in_head or self.cycle.response_started):
-            answer = to_response(problem, request_id=None)
-            status = problem.kind.value.status
-            head = [b"HTTP/1.1 %d \r\nconnection: close" % status, *(b": ".join(field) for field in answer.raw_headers)]
+            request_id = str(uuid.uuid4())
+            answer = to_response(problem, request_id=request_id)
+            status = HTTPStatus(answer.status_code)
+            fields = [
+                *self.server_state.default_headers,
+                *answer.raw_headers,
+                (b"x-request-id", request_id.encode()),
+                (b"connection", b"close"),
+            ]
+            head = [f"HTTP/1.1 {status.value} {status.phrase}".encode(), *(b": ".join(field) for field in fields)]
             self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + bytes(answer.body))
+            log.info("request_refused", request_id=request_id, status=status.value, reason=problem.detail)
         self.transport.close()
 
 
 def connection(*, head_seconds: float) -> type[asyncio.Protocol]:
     """``Connection`` with this time, for uvicorn to make instances of."""
     return type("Connection", (Connection,), {"head_seconds": head_seconds})
+
+
+def _fault(fields: Sequence[tuple[bytes, bytes]], *, version: str, upgrade: bool) -> str | None:
+    """What makes others on the way, such as a proxy, understand another request than this server (RFC 9112)."""
+    names = [name for name, _ in fields]
+    hosts = names.count(b"host")
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        return "Send one Host field."
+    if b"transfer-encoding" in names and [
+        value.strip().lower() for name, value in fields if name == b"transfer-encoding"
+    ] != [b"chunked"]:
+        return "Send a body with a Content-Length, or with the Transfer-Encoding chunked and no other."
+    if upgrade and any(_tells_of_a_body(*field) for field in fields):
+        # The parser takes what follows for another protocol, and what comes still later for a request.
+        return "Send a request that has a body without an Upgrade field."
+    return None
 
 
 def _tells_of_a_body(name: bytes, value: bytes) -> bool:

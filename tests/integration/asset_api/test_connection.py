@@ -2,8 +2,10 @@
 
 import json
 import socket
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -57,9 +59,12 @@ def pour(connection: socket.socket, part: bytes) -> None:
 def problem(answer: bytes) -> tuple[int, str]:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"content-type: application/problem+json" in head
-    assert b"connection: close" in head
+    fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
     told = json.loads(body)
-    assert head.startswith(b"HTTP/1.1 %d " % told["status"])
+    assert head.startswith(b"HTTP/1.1 %d %s\r\n" % (told["status"], HTTPStatus(told["status"]).phrase.encode()))
+    assert fields[b"connection"] == b"close"
+    assert fields[b"x-request-id"].decode() == told["request_id"]
+    assert fields[b"date"].endswith(b"gmt")
     return told["status"], told["type"].removeprefix("urn:darkroom:problem:")
 
 
@@ -133,6 +138,62 @@ def test_a_body_that_breaks_http_is_a_problem_too(hasty: Api, connect: Connect) 
     connection.sendall(head.encode() + fields.encode() + b"1\r\n{\r\n")
     connection.sendall(b"no length\r\n")
     assert problem(read_all(connection)) == (400, "bad-request")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"GET /healthz HTTP/1.1\r\n", id="no-host"),
+        pytest.param(HEALTH + b"Host: other\r\n", id="two-hosts"),
+        pytest.param(HEALTH + b"Transfer-Encoding: gzip, chunked\r\n", id="coding"),
+        pytest.param(HEALTH + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", id="two-codings"),
+    ],
+)
+def test_a_head_that_a_proxy_may_understand_otherwise_is_refused(hasty: Api, connect: Connect, head: bytes) -> None:
+    connection = connect()
+    connection.sendall(head + b"\r\n")
+    answer = read_all(connection)
+    assert problem(answer) == (400, "bad-request")
+    told = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert "Send" in told["detail"], "what to do"
+    line = next(event for event in hasty.events() if event.get("request_id") == told["request_id"])
+    assert (line["event"], line["status"], line["reason"]) == ("request_refused", 400, told["detail"])
+
+
+def test_without_a_host_http_1_0_is_served(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert read_all(connection).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01\x02\r\n\r\n", b"GET /healthz HTTP/1.1\r\n\r\n"], ids=["bytes", "host"]
+)
+def test_what_follows_a_request_and_is_none_takes_no_answer_away(
+    hasty: Api, connect: Connect, garbage: bytes, *, together: bool
+) -> None:
+    connection = connect()
+    body = json.dumps({"filename": "a.jpg", "content_type": "image/jpeg", "size": 4}).encode()
+    head = (
+        f"POST /assets HTTP/1.1\r\nHost: api\r\nAuthorization: {hasty.headers()['Authorization']}\r\n"
+        f"Idempotency-Key: {uuid.uuid4()}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    for part in [head + body + garbage] if together else [head + body, garbage]:
+        connection.sendall(part)
+    answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 201 ")
+    assert b'"asset_id"' in answer
+
+
+def test_a_body_that_is_announced_to_be_too_large_is_not_waited_for(hasty: Api, connect: Connect) -> None:
+    connection = connect()
+    head = f"POST /assets HTTP/1.1\r\nHost: api\r\nAuthorization: {hasty.headers()['Authorization']}\r\n"
+    fields = f"Idempotency-Key: large\r\nContent-Type: application/json\r\nContent-Length: {10**12}\r\n\r\n"
+    connection.sendall(head.encode() + fields.encode() + b"{")
+    told = connection.recv(65536)
+    assert told.startswith(b"HTTP/1.1 413 ")
+    assert b"urn:darkroom:problem:body-too-large" in told
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
@@ -231,4 +292,4 @@ def test_an_upgrade_is_a_plain_request_and_nobody_is_advised_to_install_anything
     connection = connect()
     connection.sendall(HEALTH + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n")
     assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
-    assert not [line for line in hasty.log.read_text().splitlines() if "upgrade" in line.lower()]
+    assert not [line for line in hasty.log.read_text().splitlines() if "websocket" in line.lower()]
