@@ -18,6 +18,7 @@ from pymongo.errors import (
     PyMongoError,
     WaitQueueTimeoutError,
 )
+from pymongo.read_concern import ReadConcern
 
 from asset_api.quota import Quota
 from asset_api.rounds import GroupT, ItemT, Rounds
@@ -132,6 +133,14 @@ class AssetStore:
         where = {"asset_id": asset_id, "owner_id": owner_id, "sequence": {"$gt": sequence}}
         async with self._turn():
             return await self._outbox.find(where).sort("sequence", 1).limit(limit).to_list()
+
+    async def version_now(self, *, owner_id: str, asset_id: str) -> int:
+        """The asset's version, 0 if there is none. For a while after a failover other reads may be of a moment before
+        what a client has seen already; this one never is."""
+        async with self._turn():
+            now = self._assets.with_options(read_concern=ReadConcern("linearizable"))
+            found = await now.find_one({"_id": asset_id, "owner_id": owner_id}, {"version": 1})
+        return 0 if found is None else int(found["version"])
 
     async def register(self, candidate: Change) -> Asset:
         """Store the candidate and its event in one transaction, unless the key has an asset: then give that one.

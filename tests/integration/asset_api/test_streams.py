@@ -85,6 +85,40 @@ def test_an_assets_stream_tells_its_past_and_then_its_present(api: Api, api_db: 
     play(scene, mongo_url)
 
 
+@pytest.mark.parametrize("last_id", ["3", "4294967295", "9999999999", "99999999999", "-1", "1.0", "²"])
+def test_an_asset_id_of_what_never_happened_is_heard_from_the_beginning(
+    api: Api, api_db: Db, mongo_url: str, last_id: str
+) -> None:
+    who = owner()
+    first, second, third = life(who)
+
+    async def scene(client: Any) -> None:
+        await commit(client, api_db.name, first)
+        await commit(client, api_db.name, second)
+        url = f"{api.url}/assets/{first.after.id}/stream"
+        async with EventSource(url, api.headers(owner=who), last_id=last_id) as source:
+            assert keys(await take(source, 2)) == [(first.after.id, 1), (first.after.id, 2)]
+            await commit(client, api_db.name, third)
+            assert keys(await take(source, 1)) == [(first.after.id, 3)]
+
+    play(scene, mongo_url)
+
+
+def test_who_has_heard_all_of_an_asset_hears_what_is_new(api: Api, api_db: Db, mongo_url: str) -> None:
+    who = owner()
+    first, second, third = life(who)
+
+    async def scene(client: Any) -> None:
+        await commit(client, api_db.name, first)
+        await commit(client, api_db.name, second)
+        url = f"{api.url}/assets/{first.after.id}/stream"
+        async with EventSource(url, api.headers(owner=who), last_id="2") as source:
+            await commit(client, api_db.name, third)
+            assert keys(await take(source, 1)) == [(first.after.id, 3)]
+
+    play(scene, mongo_url)
+
+
 def test_another_owners_streams_are_not_there(api: Api, api_db: Db, mongo_url: str) -> None:
     who, other = owner(), owner()
 
