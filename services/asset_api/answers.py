@@ -13,6 +13,7 @@ from darkroom.contracts.events import UUID_PATTERN
 
 _ASSET_ID = re.compile(UUID_PATTERN.strip("^$"))
 _ENTITY_TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e]*")')
+_ENTITY_TAGS = re.compile(rf"[ \t]*+{_ENTITY_TAG.pattern}[ \t]*+(?:,[ \t]*+(?:{_ENTITY_TAG.pattern}[ \t]*+)?)*+")
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -55,8 +56,8 @@ def entity_tag(*parts: object) -> str:
 def unchanged(request: Request, tag: str) -> Response | None:
     """304, if the client says by If-None-Match that it has the answer of this tag."""
     known = ", ".join(request.headers.getlist("if-none-match"))
-    opaque = tag.removeprefix("W/")
-    if known.strip() == "*" or opaque in _ENTITY_TAG.findall(known):
+    known_tags = _ENTITY_TAG.findall(known) if _ENTITY_TAGS.fullmatch(known) else []
+    if known.strip() == "*" or tag.removeprefix("W/") in known_tags:
         return Response(status_code=304, headers={"ETag": tag})
     return None
 

@@ -150,6 +150,8 @@ class Tokens:
             raise InvalidToken("The token has expired.") from None
         except ODD:
             raise InvalidToken("The token is not valid.") from None
+        if not all(_is_number(claims[name]) for name in ("exp", "nbf", "iat") if name in claims):
+            raise InvalidToken("The token's exp, nbf and iat must be numbers.")
         return _Known(Caller(owner_id=_owner(claims), scopes=_scopes(claims), expires_at=expires_at), key, key_id)
 
 
@@ -187,6 +189,11 @@ class Bearer(SecurityBase):
                 headers={"WWW-Authenticate": challenge},
             )
         return caller
+
+
+def _is_number(value: object) -> bool:
+    """RFC 7519, which PyJWT reads more generously than those who check the same token elsewhere may."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _owner(claims: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args, get_origin
 from fastapi import APIRouter, FastAPI, params
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -50,6 +51,8 @@ class _ByPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = None if scope["type"] != "http" else self._routes.get((scope["method"], scope["path"]))
         if route is None:
+            if scope.get("path", "").endswith("\n"):
+                raise HTTPException(404)  # Starlette's paths end with "$", which also is before a last newline
             await self._router(scope, receive, send)
         else:
             scope.update(route=route, endpoint=route.endpoint, path_params={})

@@ -14,7 +14,7 @@ from pymongo.errors import ConnectionFailure, ExecutionTimeout, PyMongoError, WT
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import compile_path
+from starlette.routing import Match, Route
 
 from asset_api.errors import CannotSign
 from asset_api.rounds import RoundBrokenOff
@@ -131,7 +131,7 @@ def install(app: FastAPI) -> None:
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 -- registered for this type alone
         problem = _of_http(error)
-        if error.status_code == 405 and (methods := _methods(request.app, request.url.path)):
+        if error.status_code == 405 and (methods := _methods(request)):
             problem.headers["Allow"] = ", ".join(methods)
         return to_response(problem, request_id=_request_id(request))
 
@@ -192,12 +192,10 @@ def _of_http(error: HTTPException) -> Problem:
     return Problem(kind, detail, headers=error.headers)
 
 
-def _methods(app: FastAPI, path: str) -> list[str]:
-    """The methods of every described route at this path; the framework tells those of the first one alone."""
-    templates = app.openapi()["paths"].items()
-    return sorted(
-        {method.upper() for template, item in templates if compile_path(template)[0].match(path) for method in item}
-    )
+def _methods(request: Request) -> list[str]:
+    """The methods of every route at this path; the framework tells those of the first one alone."""
+    matches = ((route, route.matches(request.scope)[0]) for route in request.app.routes if isinstance(route, Route))
+    return sorted({method for route, match in matches if match is not Match.NONE for method in route.methods or ()})
 
 
 def _request_id(request: Request) -> str | None:

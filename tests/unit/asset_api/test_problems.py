@@ -45,7 +45,13 @@ def test_unknown_addresses_and_methods(ask: Ask) -> None:
     assert said(answer) == (405, "method-not-allowed")
     assert answer.headers["allow"] == "GET, POST", "what every route at the path takes"
     assert ask("PUT", "/assets/5f0c8a4e-0000-0000-0000-000000000000").headers["allow"] == "DELETE, GET"
-    assert set(ask("POST", "/").headers["allow"].split(", ")) == {"GET", "HEAD"}
+    for path in ("/", "/healthz", "/pages/app.js"):
+        assert ask("POST", path).headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("path", ["/assets%0A", "/healthz%0A", "/pages/app.js%0A", "/%0A", "/assets/x/events%0a"])
+def test_a_newline_makes_another_address(ask: Ask, token: str, path: str) -> None:
+    assert said(ask("GET", path, headers={"Authorization": f"Bearer {token}"})) == (404, "not-found")
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/assets/"), ("GET", "/assets/x/events/"), ("GET", "/healthz/")])
@@ -87,6 +93,16 @@ def test_authentication_comes_before_everything(ask: Ask) -> None:
         (
             [("Idempotency-Key", "a"), ("Content-Encoding", "gzip")],
             gzip.compress(json.dumps(GOOD).encode(), mtime=0),
+            (415, "unsupported-media-type"),
+        ),
+        (
+            [("Idempotency-Key", "a"), ("Content-Type", "application/json"), ("Content-Type", "text/plain")],
+            json.dumps(GOOD),
+            (415, "unsupported-media-type"),
+        ),
+        (
+            [("Idempotency-Key", "a"), ("Content-Encoding", "identity"), ("Content-Encoding", "gzip")],
+            json.dumps(GOOD),
             (415, "unsupported-media-type"),
         ),
         # Refused for another reason: the media type is read.
@@ -218,7 +234,11 @@ def test_the_page_lets_no_script_in_and_talks_to_s3_alone(ask: Ask) -> None:
         for name in ("cache-control", "content-security-policy", "content-location", "etag", "expires", "vary"):
             assert known.headers.get(name) == found.headers.get(name)
         assert known.headers["cache-control"] == "no-cache"
-        assert ask("GET", address, headers={"If-None-Match": '"other"'}).content == found.content
+        tag = found.headers["etag"].removeprefix("W/")
+        for odd in ('"other"', f"x{tag}", f"{tag}x", f'"other" {tag}', f'"other", x{tag}', f'"{tag}'):
+            assert ask("GET", address, headers={"If-None-Match": odd}).content == found.content
+        for good in (f'"other",, W/{tag} ,', f" {tag}", "*"):
+            assert ask("GET", address, headers={"If-None-Match": good}).status_code == 304
         # Nobody needs a part of a few kilobytes: the whole is the right answer to any Range.
         assert ask("GET", address, headers={"Range": "bytes=zz-"}).content == found.content
 
