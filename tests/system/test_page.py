@@ -2,7 +2,9 @@
 
 import base64
 import io
+import json
 import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from support.browser import chromium, npm_packages
 from system.conftest import World
 
 AXE = "axe-core@4.10.3"
+KEPT = "Object.entries(localStorage).flatMap(([, value]) => JSON.parse(value))"
+"""The uploads that the browser remembers as unfinished."""
 SECONDS = 40_000  # milliseconds, for what the whole pipeline does
 
 
@@ -91,7 +95,7 @@ def test_three_pictures_become_ready_without_a_reload(page: Page, world: World, 
     assert all(one["checksum_sha256"] for one in assets(world, owner)), "the browser's SHA-256 is signed"
     expect(page.locator('[data-tab="ready"] b')).to_have_text("3")
     expect(page.locator("#announce")).to_contain_text("Ready")
-    assert page.evaluate("Object.entries(localStorage).flatMap(([, value]) => JSON.parse(value))") == []
+    assert page.evaluate(KEPT) == []
 
 
 def test_until_the_thumbnail_is_there_a_blur_of_it_stands_in(
@@ -314,6 +318,113 @@ def test_owners_do_not_mix(
     expect(page.locator(".card")).to_have_count(1)
     assert [one["filename"] for one in assets(world, other)] == [photos[2].name]
     assert {one["filename"] for one in assets(world, owner)} == {photos[0].name, photos[1].name}
+
+
+def test_a_running_upload_of_another_tab_is_not_offered_until_that_has_gone(
+    page: Page, context: BrowserContext, world: World, owner: str, photos: list[Path]
+) -> None:
+    context.route(is_upload, lambda route: route.abort())
+    page.set_input_files("#files", photos[0])
+    expect_state(page, photos[0].name, "retrying")
+    other = context.new_page()
+    other.goto(world.stack.page_url(owner))
+    expect_state(other, photos[0].name, "UPLOADING")
+    expect(card(other, photos[0].name).get_by_role("button", name="Forget it")).to_have_count(0)
+    page.close(run_before_unload=False)
+    expect_state(other, photos[0].name, "missing")
+    context.unroute(is_upload)
+    with other.expect_file_chooser() as chooser:
+        card(other, photos[0].name).get_by_role("button", name="Choose the file again").click()
+    chooser.value.set_files(photos[0])
+    expect_state(other, photos[0].name, "READY")
+    assert len(assets(world, owner)) == 1
+
+
+def test_what_another_tab_has_taken_up_is_not_forgotten(
+    page: Page, context: BrowserContext, world: World, owner: str, photos: list[Path]
+) -> None:
+    context.route(is_upload, lambda route: route.abort())
+    page.set_input_files("#files", photos[0])
+    expect_state(page, photos[0].name, "retrying")
+    page.close(run_before_unload=False)
+    first, second = context.new_page(), context.new_page()
+    for one in (first, second):
+        one.goto(world.stack.page_url(owner))
+        expect_state(one, photos[0].name, "missing")
+    with first.expect_file_chooser() as chooser:
+        card(first, photos[0].name).get_by_role("button", name="Choose the file again").click()
+    chooser.value.set_files(photos[0])
+    expect_state(first, photos[0].name, "retrying")
+    card(second, photos[0].name).get_by_role("button", name="Forget it").click()
+    expect_state(second, photos[0].name, "UPLOADING")
+    assert len(second.evaluate(KEPT)) == 1
+    first.close(run_before_unload=False)
+    second.reload()
+    card(second, photos[0].name).get_by_role("button", name="Forget it").click()
+    expect_state(second, photos[0].name, "UPLOADING")
+    assert second.evaluate(KEPT) == []
+
+
+def test_an_upload_whose_asset_is_gone_is_forgotten_with_a_word(page: Page, owner: str) -> None:
+    gone = {"key": "k", "name": "old.jpg", "size": 1, "type": "image/jpeg", "assetId": str(uuid.uuid4())}
+    page.evaluate(
+        "([name, list]) => localStorage.setItem(name, list)", [f"darkroom-uploads:{owner}", json.dumps([gone])]
+    )
+    page.reload()
+    expect(page.locator("#notice")).to_contain_text("The upload of old.jpg was not finished")
+    expect(page.locator(".card")).to_have_count(0)
+    assert page.evaluate(KEPT) == []
+
+
+def test_an_upload_whose_time_is_over_says_so(page: Page, context: BrowserContext, photos: list[Path]) -> None:
+    def too_late(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "upload": None})
+
+    context.route(re.compile(r"/assets$"), too_late)
+    page.set_input_files("#files", photos[0])
+    expect_state(page, photos[0].name, "refused")
+    expect(card(page, photos[0].name).locator(".reason")).to_contain_text("is over. Drop it again")
+    assert page.evaluate(KEPT) == []
+
+
+@pytest.mark.parametrize("given", ["пароль", "two words", '"quoted"'])
+def test_what_can_be_no_token_is_said_at_sign_in(context: BrowserContext, world: World, owner: str, given: str) -> None:
+    page = context.new_page()
+    page.goto(world.stack.page_url(owner).partition("#")[0])
+    page.locator("#token").fill(given)
+    page.locator("#sign-in").get_by_role("button").click()
+    expect(page.locator("#notice")).to_contain_text("That is no token.")
+    expect(page.locator("#work")).to_be_hidden()
+    page.locator("#token").fill(world.stack.token(owner))
+    page.locator("#sign-in").get_by_role("button").click()
+    expect(page.locator("#live")).to_have_attribute("data-state", "on")
+    expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_after_lost_events_older_pages_are_brought_up_to_date_too(
+    page: Page, context: BrowserContext, world: World, owner: str, photos: list[Path]
+) -> None:
+    page.set_input_files("#files", photos[0])
+    expect_state(page, photos[0].name, "READY")
+    card(page, photos[0].name).get_by_role("button", name="Move to the trash").click()
+    (asset,) = assets(world, owner)
+    bearer = {"Authorization": f"Bearer {world.stack.token(owner)}"}
+    with httpx.Client(base_url=page.url, headers=bearer) as api:
+        for number in range(48):  # as many as the page reads at once
+            wanted = {"filename": f"{number}.jpg", "content_type": "image/jpeg", "size": 1}
+            api.post("/assets", json=wanted, headers={"Idempotency-Key": str(number)}).raise_for_status()
+        lost = "event: reset\ndata: {}\n\n"
+        told: list[str] = [": alive\n\n"]
+        context.route(
+            re.compile("/assets/stream$"), lambda route: route.fulfill(content_type="text/event-stream", body=told[-1])
+        )
+        page.reload()
+        expect(page.locator(".card")).to_have_count(49)
+        expect(page.locator('[data-tab="trash"] b')).to_have_text("1")
+        api.post(f"/assets/{asset['_id']}/restore").raise_for_status()
+        told.append(lost)
+        expect_state(page, photos[0].name, "READY")
 
 
 def test_everything_can_be_done_by_keyboard(page: Page, photos: list[Path]) -> None:

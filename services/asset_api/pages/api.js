@@ -25,6 +25,8 @@ export class SignedOut extends Error {}
 export const token = () => session.get(TOKEN);
 export const keepToken = (given) => session.set(TOKEN, given);
 export const dropToken = () => session.drop(TOKEN);
+// RFC 6750. Nothing else goes into a header, and of much else a browser would make no request at all.
+export const isToken = (text) => /^[\w.~+/-]+=*$/.test(text);
 
 export function owner() {
   // Read, not checked: it only names the drawer in which this browser keeps its unfinished uploads.

@@ -1,9 +1,9 @@
 // The page: puts together sign-in, uploads, the list and the live state.
 
-import { call, dropToken, keepToken, listen, owner, Refused, SignedOut, token } from "./api.js";
+import { call, dropToken, isToken, keepToken, listen, owner, Refused, SignedOut, token } from "./api.js";
 import { draw, find, makeCard, phase, tabOf } from "./cards.js";
 import * as details from "./details.js";
-import { forget, isFileOf, kept, Uploads } from "./uploads.js";
+import { forget, forgetLeft, isFileOf, kept, Uploads, whenLeft } from "./uploads.js";
 
 const PAGE = 48;
 const TABS = ["all", "running", "ready", "failed", "trash"];
@@ -107,8 +107,9 @@ function announce(text) {
 const ACTIONS = {
   cancel: (entry) => uploads.cancel(entry.item),
   retry: (entry) => uploads.start(entry.item),
-  dismiss: (entry) => {
-    forget(entry.item.key);
+  dismiss: async (entry) => {
+    if (entry.item.file) uploads.forget(entry.item);
+    else await forgetLeft(entry.item.key);
     delete entry.item;
     if (entry.asset) return show(entry);
     entry.card.remove();
@@ -192,6 +193,7 @@ async function load({ trash = tab === "trash", cursor } = {}) {
   for (const asset of page.assets) merge(asset, undefined, "append");
   older[trash] = page.next_cursor;
   showMore();
+  return page.assets.map((asset) => asset.asset_id);
 }
 
 function showMore() {
@@ -201,10 +203,16 @@ function showMore() {
 async function loadAll() {
   const mine = live;
   const told = (error) => mine === live && failed(error);
-  await load({ trash: false }).catch(told);
-  if (mine === live) await load({ trash: true }).catch(told);
-  for (const entry of kept()) if (mine === live) await unfinished(entry).catch(told);
+  const read = new Set();
+  for (const trash of [false, true]) {
+    if (mine === live) for (const id of (await load({ trash }).catch(told)) ?? []) read.add(id);
+  }
+  for (const { key } of kept()) if (mine === live) whenLeft(key, mine.signal, unfinished).catch(told);
   count();
+  // What was shown before, of older pages, may have changed unheard as well: one after the other, for it may be much.
+  for (const id of [...entries.keys()]) {
+    if (mine === live && entries.get(id)?.asset && !read.has(id)) await refresh(id);
+  }
 }
 
 // An upload that an earlier visit left: its asset tells whether the bytes have arrived after all.
@@ -213,8 +221,14 @@ async function unfinished({ key, name, size, type, checksum, assetId }) {
   const item = { key, name, size, type, checksum, assetId, state: "missing", progress: 0 };
   if (assetId) {
     const mine = live;
-    const asset = entries.get(assetId)?.asset ?? (await call(`/assets/${assetId}`));
+    const asset = entries.get(assetId)?.asset ?? (await call(`/assets/${assetId}`).catch((error) => {
+      if (error.status !== 404) throw error;
+    }));
     if (mine !== live) return undefined;
+    if (!asset) {
+      forget(key);
+      return notice(`The upload of ${name} was not finished, and is not known any more. Drop it again if you want it.`);
+    }
     if (asset.status !== "UPLOADING") return forget(key);
     return merge(asset, item);
   }
@@ -276,9 +290,15 @@ async function again(files) {
 function takeTokenFromAddress() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!given) return;
-  keepToken(given);
   // Out of the address, so that it is neither bookmarked nor shared.
   history.replaceState(null, "", location.pathname);
+  takeToken(given);
+}
+
+function takeToken(given) {
+  notice("");
+  if (isToken(given)) keepToken(given);
+  else notice("That is no token. A token is one word of letters, digits and . - _ ~ + /");
 }
 
 function begin() {
@@ -349,9 +369,8 @@ function wire() {
   find("details").addEventListener("click", (event) => { if (event.target === find("details")) details.close(); });
   find("sign-in").addEventListener("submit", (event) => {
     event.preventDefault();
-    keepToken(find("token").value.trim());
+    takeToken(find("token").value.trim());
     find("token").value = "";
-    notice("");
     begin();
   });
   find("sign-out").addEventListener("click", () => signOut("Signed out: the token is forgotten."));

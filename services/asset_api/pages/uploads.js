@@ -35,6 +35,35 @@ export function forget(key) {
   local.set(place(), JSON.stringify(kept().filter((one) => one.key !== key)));
 }
 
+// The tab that has an upload's file holds its lock: no other one offers the upload as left, or forgets it. Locks need a
+// secure context; without them every tab believes that it is the only one.
+const lockOf = (key) => `darkroom-upload:${key}`;
+
+function hold(item) {
+  const held = new Promise((release) => { item.release = release; });
+  navigator.locks?.request(lockOf(item.key), () => held);
+}
+
+// Calls `use` with what is kept under the key, once no tab has its file; never, when it was done before or `signal` aborts.
+export async function whenLeft(key, signal, use) {
+  const left = async () => {
+    const entry = kept().find((one) => one.key === key);
+    if (entry && !signal.aborted) await use(entry);
+  };
+  if (!navigator.locks) return left();
+  try {
+    return await navigator.locks.request(lockOf(key), { signal }, left);
+  } catch (error) {
+    if (!signal.aborted) throw error;
+  }
+}
+
+// Of an upload that is shown as left, which another tab may have taken up since.
+export async function forgetLeft(key) {
+  if (!navigator.locks) return forget(key);
+  return navigator.locks.request(lockOf(key), { ifAvailable: true }, (lock) => lock && forget(key));
+}
+
 export function newKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -83,6 +112,7 @@ export class Uploads {
   add(file, key = newKey(), earlier = {}) {
     const item = { ...earlier, key, file, name: file.name, size: file.size, type: typeOf(file) };
     keep({ key, name: item.name, size: item.size, type: item.type, checksum: item.checksum, assetId: item.assetId });
+    hold(item);
     this.start(item);
     return item;
   }
@@ -99,11 +129,19 @@ export class Uploads {
     if (item.state === "queued") this.#set(item, { state: "cancelled" });
   }
 
+  forget(item) {
+    forget(item.key);
+    item.release?.();
+  }
+
   // Whose uploads these are has gone: nothing more is sent or shown. What was under way is kept in that owner's drawer.
   end(items) {
     this.#ended = true;
     this.#waiting = [];
-    for (const item of items) item.control?.abort();
+    for (const item of items) {
+      item.control?.abort();
+      item.release?.();
+    }
   }
 
   #set(item, changed) {
@@ -135,7 +173,7 @@ export class Uploads {
       } catch (error) {
         if (signal.aborted) return this.#set(item, { state: "cancelled", error: "" });
         if (error instanceof Refused || error instanceof SignedOut) {
-          if (error instanceof Refused) forget(item.key);
+          if (error instanceof Refused) this.forget(item);
           return this.#set(item, { state: "refused", error: error.message });
         }
         const message = error instanceof TypeError ? "The server cannot be reached." : error.message;
@@ -167,8 +205,10 @@ export class Uploads {
     if (asset.upload) {
       this.#set(item, { state: "uploading", progress: 0 });
       await put(asset.upload, item.file, { signal, progress: (part) => this.#set(item, { progress: part }) });
+    } else if (asset.status === "UPLOADING") {
+      throw new Refused("The time in which it could be uploaded is over. Drop it again, as a new picture.");
     }
-    forget(item.key);
+    this.forget(item);
     this.#set(item, { state: "sent", progress: 1 });
   }
 }
