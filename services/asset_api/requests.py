@@ -42,7 +42,9 @@ _METADATA_NAME = re.compile(METADATA_NAME_PATTERN)
 
 # The rules below once more, as the description tells them; that both say the same is what schemathesis looks for.
 _UNSEEN = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-_ANY, _SEEN = rf"[^{_UNSEEN}/\\]", rf"[^{_UNSEEN}/\\\s.]"
+_WIDTHLESS = r"\u00ad\u200b-\u200f\u2060-\u2064\ufeff"
+_ANY, _SEEN = rf"[^{_UNSEEN}/\\]", rf"[^{_UNSEEN}{_WIDTHLESS}/\\\s.]"
+_NOTHING_SEEN = re.compile(rf"[{_WIDTHLESS}\s.]*")
 FILENAME_SCHEMA: dict[str, Any] = {"maxLength": MAX_NAME_CHARACTERS, "pattern": f"^{_ANY}*{_SEEN}{_ANY}*$"}
 REFERENCE_SCHEMA: dict[str, Any] = {
     "minLength": 1,
@@ -97,8 +99,8 @@ class UploadRequest(BaseModel):
         name = _text(given, longest=MAX_NAME_CHARACTERS)
         if "/" in name or "\\" in name:
             raise ValueError("must be a name without a path; leave out / and \\")
-        if all(character.isspace() or character == "." for character in name):
-            raise ValueError("must be a file's name, not blanks or dots alone")
+        if _NOTHING_SEEN.fullmatch(name):
+            raise ValueError("must be a file's name, not blanks, dots or characters without width alone")
         return name
 
     @field_validator("reference")
